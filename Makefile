@@ -2,6 +2,9 @@
 
 SHELL := /bin/bash
 export CGO_ENABLED := 0
+# Without paths of this machine and the commit in what is compiled, all checkouts share what Go has built and tested. The version
+# and the commit are stamped below.
+export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 TOOL := go tool -modfile=go.tools.mod
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0)
@@ -10,7 +13,7 @@ LDFLAGS := -s -w -X orrery.dev/orrery/internal/cli.version=$(VERSION) -X orrery.
 
 .PHONY: help
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "%-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: need
 need:
@@ -60,8 +63,11 @@ lab: build ## Build and install what lab hosts need: release files, images, Debi
 lab-test: lab ## Build clusters on hosts that are namespaces of this machine (as root)
 	go test -count 1 -timeout 30m -p 2 -parallel 2 ./test/lab/... ./internal/lab/... ./internal/lifecycle/host ./internal/lifecycle/node ./internal/lifecycle/unit
 
+# What tests need; as root, packages of the system are installed.
+SET_UP := build $(if $(filter 0,$(shell id -u)),lab databases browser)
+
 .PHONY: test
-test: build $(if $(filter 0,$(shell id -u)),lab databases browser) ## Run every test, against real API servers, databases, hosts and a browser (which root gets installed)
+test: $(SET_UP) ## Run every test, against real API servers, databases, hosts and a browser (which root gets installed)
 	@hack/test.sh
 
 .PHONY: browser
@@ -80,24 +86,38 @@ screenshots: build ## Write pictures of every page of the console to web/screens
 databases: ## Install the database servers that the store's tests start (as root)
 	@hack/database-packages.sh
 
-SEEDS ?= 20
-STEPS ?= 200
-KILLS ?= 50
-PLACEMENTS ?= 500
-
 .PHONY: soak
-soak: build ## Attack a fleet at random for SEEDS seeds of STEPS steps, and kill a hub KILLS times during PLACEMENTS placements
-	SEEDS=$(SEEDS) STEPS=$(STEPS) go test -count 1 -timeout 0 -v -run TestRandom ./test/spine
-	KILLS=$(KILLS) PLACEMENTS=$(PLACEMENTS) go test -count 1 -timeout 0 -v -run 'TestKills$$' ./test/spine
+soak: $(SET_UP) ## Run all cases of the tests of which `make test` runs a part; continues where it was stopped
+	@hack/soak.sh all
+
+.PHONY: soak-tests
+soak-tests: $(SET_UP) ## Run every test ROUNDS times in random order beside three busy processes; continues where it was stopped
+	@hack/soak.sh tests
+
+.PHONY: quick
+quick: build ## Check what changed in at most two minutes: lint, unit tests, changed packages, a standing fleet
+	@hack/quick.sh
+
+.PHONY: fleet
+fleet: build ## Keep a demo running for `make quick`, with the hub of this tree
+	@hack/fleet.sh up
+
+.PHONY: fleet-down
+fleet-down: ## Stop that demo and delete its data
+	@hack/fleet.sh down
+
+.PHONY: verify
+verify: need ## Say whether HEAD passes .ci/run in a clean clone, with the time of each part
+	@hack/verify.sh
 
 # A hub under the detector, attacked, finds what tests of single rooms do not.
 .PHONY: race
 race: build ## Run the tests of all rooms, and a fleet under attack, with Go's race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine ./internal/...
+	CGO_ENABLED=1 go test -race -timeout 60m -p 2 ./test/spine/... ./internal/...
 
 .PHONY: bench
 bench: build lab browser ## Measure the figures of docs/benchmarks.md
-	go test -timeout 240m -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
+	go test -timeout 240m -tags bench -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 	go test -run '^$$' -bench Room ./internal/mirror
 	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store

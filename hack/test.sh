@@ -2,40 +2,72 @@
 # Runs every test. For an ordinary user it leaves out those that need root, and its last line names them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. hack/phase.sh
+. hack/go-tests.sh
 
-# Go takes a result from its cache while the packages that a test imports, and the variables that it reads, are the same. Tests that start
-# bin/orrery import little of it: they read this variable (testenv.Programs), so that no result of another binary is taken for theirs.
-ORRERY_PROGRAMS=$(sha256sum bin/orrery* | sha256sum)
-export ORRERY_PROGRAMS
+phase "file times and digests" prepare_go_tests
+. hack/digests.sh
 
 code=0
-
-# The console's page: its pure parts, texts, licences and sizes; then the page in a browser, against a demo.
+web=
 if web/build.sh --node; then
+  web=yes
   web/build.sh
-  (cd web && node_modules/.bin/vitest run --reporter dot)
-  hack/console.sh || code=$?
+  # The console's page: its pure parts, texts, licences and sizes.
+  phase "unit tests of the page" bash -c 'cd web && node_modules/.bin/vitest run --reporter dot' || code=$?
 else
   echo "not run, because Node 20.19 or newer is not on PATH: the tests of web and of the console in a browser" >&2
 fi
 
-# Clusters of hosts are built before anything else runs: their members of etcd elect and answer in time only where they get a share of
-# the processors, as they would on hosts of their own. Then the longest first: most of their time is waiting, which the others fill.
+# Hosts of clusters are built while nothing else runs: their members of etcd elect and answer in time only where they get a share of the
+# processors, as they would on hosts of their own.
+root=
 if [ "$(id -u)" -eq 0 ]; then
-  go test -timeout 30m -parallel 2 ./test/lab || code=$?
-  mapfile -t packages < <(go list ./... | grep -v /test/lab)
-  go test -timeout 60m -p 3 ./test/spine ./test/e2e ./internal/lifecycle "${packages[@]}" || code=$?
-  exit $code
+  root=yes
+  phase "clusters on hosts" go_test -timeout 30m -parallel 2 ./test/lab/... || code=$?
 fi
 
+# The browser's tests and Go's share the rest of the time: both wait for most of it.
+browser=
+stop() {
+  if [ -n "$browser" ]; then
+    kill "$browser" 2>/dev/null || true
+    wait "$browser" || true
+  fi
+  leave_scratch
+}
+trap stop EXIT
+trap 'exit 130' INT TERM HUP
+if [ -n "$web" ]; then
+  browser_log=$(mktemp)
+  (phase "the console in a browser" hack/console.sh) >"$browser_log" 2>&1 &
+  browser=$!
+fi
+enter_scratch
+
+# What the tests of layers read are answers of `go list`, of which Go's cache knows nothing.
+phase "layers" go_test -count 1 ./test/layers || code=$?
+
+# The longest come first, so that none of them is left alone at the end.
+first=(./test/spine/... ./test/e2e/... ./internal/lifecycle ./internal/hub ./internal/mirror ./internal/placement ./internal/server ./internal/cli)
 # Their hosts are namespaces of this machine, with networks and users of their own.
-rooted=(./test/lab ./internal/lab ./internal/lifecycle/host)
+rooted=(./test/lab/... ./internal/lab ./internal/lifecycle/host)
 # Some tests of these need such namespaces, too, and skip themselves.
 partly=(./internal/lifecycle/node ./internal/lifecycle/unit)
-module=$(go list -m)
-mapfile -t packages < <(go list ./... | grep -vxF "$(printf "%s\n" "${rooted[@]/#./$module}")")
-code=0
-go test -timeout 45m -p 3 ./test/spine ./test/e2e "${packages[@]}" || code=$?
+left_out=(./test/layers ./test/lab/...)
+[ -n "$root" ] || left_out=(./test/layers "${rooted[@]}")
+packages=$(go_packages "${left_out[@]}")
+phase "Go packages" go_test -timeout 60m -p "$(($(nproc) + 2))" "${first[@]}" $packages || code=$?
+
+if [ -n "$browser" ]; then
+  echo "waiting for the tests of the console in a browser" >&2
+  wait "$browser" || code=$?
+  browser=
+  cat "$browser_log"
+  rm -f "$browser_log"
+fi
+[ -z "$root" ] || exit $code
+
 missing=$(hack/database-packages.sh --missing)
 databases=
 [ -z "$missing" ] || databases="; not run, because they need packages, the tests of internal/store against PostgreSQL and MariaDB without \

@@ -1,23 +1,58 @@
+import { appendFileSync } from "node:fs"
 import { defineConfig } from "vitest/config"
-import { BaseSequencer } from "vitest/node"
+import { BaseSequencer, type Reporter, type TestModule, type TestSpecification } from "vitest/node"
 
-/** By the names of the files, and not by how they fared; the last are the one that kills the hub, and the one that fills it. */
+/** The specs that change nothing in the fleet, the longest first. */
+const reading = ["fault", "stale", "phone", "pages", "tab", "motion", "views", "tenant", "own", "relations", "rights", "palette", "begin"]
+
+/** The specs that run last of those that write: restart kills the hub, crowd fills it. */
+const last = ["restart", "crowd"]
+
+/** Orders the specs by their names, and not by how they fared: reading as listed, then the others, then last. */
 class Sequence extends BaseSequencer {
-  async sort(files: Parameters<BaseSequencer["sort"]>[0]) {
-    const last = (path: string) => ["restart", "crowd"].findIndex((name) => path.endsWith(`/${name}.spec.ts`))
-    return files.sort((a, b) => last(a.moduleId) - last(b.moduleId) || a.moduleId.localeCompare(b.moduleId))
+  async sort(files: TestSpecification[]) {
+    const name = (file: TestSpecification) => file.moduleId.replace(/^.*\/|\.spec\.ts$/g, "")
+    const all = [...reading, "", ...last]
+    const order = (file: TestSpecification) => (all.includes(name(file)) ? all.indexOf(name(file)) : reading.length)
+    return files.sort((a, b) => order(a) - order(b) || a.moduleId.localeCompare(b.moduleId))
   }
 }
 
-// Specs share one demo and one browser's worth of processors: one after another.
+/** Writes how long each project took to the file that hack/console.sh prints at the end. */
+class Phases implements Reporter {
+  private readonly spans = new Map<string, { began: number; ended: number }>()
+
+  onTestModuleStart({ project: { name } }: TestModule) {
+    if (!this.spans.has(name)) this.spans.set(name, { began: Date.now(), ended: Date.now() })
+  }
+
+  onTestModuleEnd({ project: { name } }: TestModule) {
+    this.spans.get(name)!.ended = Date.now()
+  }
+
+  onTestRunEnd() {
+    if (!process.env.CONSOLE_PHASES) return
+    for (const [name, { began, ended }] of this.spans) appendFileSync(process.env.CONSOLE_PHASES, `${name} ${Math.round((ended - began) / 1000)} s\n`)
+  }
+}
+
+const file = (name: string) => `test/browser/${name}.spec.ts`
+const common = { environment: "node", isolate: false, testTimeout: 60_000, hookTimeout: 60_000 } as const
+const single = process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : undefined
+
+// The specs share one demo and one browser. Those that only read run two at a time; those that write run afterwards, one by one.
 export default defineConfig({
   test: {
-    include: [process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : "test/browser/*.spec.ts"],
-    environment: "node",
-    fileParallelism: false,
-    sequence: { sequencer: Sequence },
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
     globalSetup: "test/browser/setup.ts",
+    sequence: { sequencer: Sequence },
+    reporters: ["default", new Phases()],
+    projects: single
+      ? [{ test: { ...common, name: "single", include: [single], fileParallelism: false } }]
+      : [
+          { test: { ...common, name: "reading", include: reading.map(file), maxWorkers: 2, sequence: { groupOrder: 1 } } },
+          {
+            test: { ...common, name: "writing", include: [file("*")], exclude: reading.map(file), fileParallelism: false, sequence: { groupOrder: 2 } },
+          },
+        ],
   },
 })

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -140,37 +137,10 @@ func dotTokens(t *testing.T, text string) (tokens, texts map[string]int) {
 	return tokens, texts
 }
 
-// TestGraphOnAHub asks a hub, with a real member, what uses a Secret that is there and one that is not, and what a Service uses.
-func TestGraphOnAHub(t *testing.T) {
-	dir := t.TempDir()
-	binary, err := testenv.BuildOrrery(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	oak := testenv.StartServer(t)
-	hub, err := testenv.StartHub(dir, binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := hub.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	run := func(args ...string) (code int, out, errOut string) {
-		t.Helper()
-		var o, e bytes.Buffer
-		code = Main(append(args, "--kubeconfig="+hub.Kubeconfig()), strings.NewReader(""), &o, &e)
-		return code, o.String(), e.String()
-	}
-	kubeconfig := filepath.Join(dir, "oak")
-	if err := os.WriteFile(kubeconfig, oak.Kubeconfig(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if code, out, errOut := run("cluster", "join", "oak", "--cluster-kubeconfig="+kubeconfig); code != 0 {
-		t.Fatalf("join: %s%s", out, errOut)
-	}
-	in, labels := kubernetes.NewForConfigOrDie(oak.Config()), map[string]string{"app": "web"}
+// graph asks what uses a Secret that is there and one that is not, and what a Service uses.
+func (f *hubOfTwo) graph(t *testing.T) {
+	run := f.run
+	in, labels := kubernetes.NewForConfigOrDie(f.oak.Config()), map[string]string{"app": "web"}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -178,26 +148,26 @@ func TestGraphOnAHub(t *testing.T) {
 		}
 	}
 	meta := func(name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: labels}
+		return metav1.ObjectMeta{Namespace: "tree", Name: name, Labels: labels}
 	}
-	_, err = in.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+	_, err := in.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tree"}}, metav1.CreateOptions{})
 	must(err)
-	_, err = in.CoreV1().Secrets("shop").Create(t.Context(), &corev1.Secret{ObjectMeta: meta("db-pass"), StringData: map[string]string{"password": "hunter2"}}, metav1.CreateOptions{})
+	_, err = in.CoreV1().Secrets("tree").Create(t.Context(), &corev1.Secret{ObjectMeta: meta("db-pass"), StringData: map[string]string{"password": "hunter2"}}, metav1.CreateOptions{})
 	must(err)
 	spec := corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "web", Image: "shop/web:1", EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "db-pass"}}}}}},
+		Containers: []corev1.Container{{Name: "web", Image: "tree/web:1", EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "db-pass"}}}}}},
 		Volumes:    []corev1.Volume{{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "tls"}}}},
 	}
-	_, err = in.AppsV1().Deployments("shop").Create(t.Context(), &appsv1.Deployment{ObjectMeta: meta("web"), Spec: appsv1.DeploymentSpec{
+	_, err = in.AppsV1().Deployments("tree").Create(t.Context(), &appsv1.Deployment{ObjectMeta: meta("web"), Spec: appsv1.DeploymentSpec{
 		Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
 	}}, metav1.CreateOptions{})
 	must(err)
-	_, err = in.CoreV1().Services("shop").Create(t.Context(), &corev1.Service{ObjectMeta: meta("web"), Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	_, err = in.CoreV1().Services("tree").Create(t.Context(), &corev1.Service{ObjectMeta: meta("web"), Spec: corev1.ServiceSpec{Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	must(err)
-	_, err = in.CoreV1().ServiceAccounts("shop").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta("runner")}, metav1.CreateOptions{})
+	_, err = in.CoreV1().ServiceAccounts("tree").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta("runner")}, metav1.CreateOptions{})
 	must(err)
 	spec.ServiceAccountName = "runner"
-	_, err = in.CoreV1().Pods("shop").Create(t.Context(), &corev1.Pod{ObjectMeta: meta("web-1"), Spec: spec}, metav1.CreateOptions{})
+	_, err = in.CoreV1().Pods("tree").Create(t.Context(), &corev1.Pod{ObjectMeta: meta("web-1"), Spec: spec}, metav1.CreateOptions{})
 	must(err)
 
 	for name, tc := range map[string]struct {
@@ -206,19 +176,19 @@ func TestGraphOnAHub(t *testing.T) {
 	}{
 		"UsedBy": {
 			[]string{"secret/db-pass", "--used-by"},
-			"Secret/db-pass in shop of oak\n└─ used by\n   ├─ Deployment/web (env)\n   └─ Pod/web-1 (env)\n      └─ Service/web (selector)\n",
+			"Secret/db-pass in tree of oak\n└─ used by\n   ├─ Deployment/web (env)\n   └─ Pod/web-1 (env)\n      └─ Service/web (selector)\n",
 		},
 		"Missing": {
-			[]string{"secrets/tls", "-n", "shop", "--cluster", "oak", "--used-by", "--depth", "1"},
-			"Secret/tls in shop of oak MISSING\n└─ used by\n   ├─ Deployment/web (mount)\n   └─ Pod/web-1 (mount)\n",
+			[]string{"secrets/tls", "-n", "tree", "--cluster", "oak", "--used-by", "--depth", "1"},
+			"Secret/tls in tree of oak MISSING\n└─ used by\n   ├─ Deployment/web (mount)\n   └─ Pod/web-1 (mount)\n",
 		},
 		"Uses": {
-			[]string{"svc/web", "-n", "shop", "--uses", "--relations", "selector,env,account"},
-			"Service/web in shop of oak\n└─ uses\n   └─ Pod/web-1 (selector)\n      ├─ Secret/db-pass (env)\n      └─ ServiceAccount/runner (account)\n",
+			[]string{"svc/web", "-n", "tree", "--uses", "--relations", "selector,env,account"},
+			"Service/web in tree of oak\n└─ uses\n   └─ Pod/web-1 (selector)\n      ├─ Secret/db-pass (env)\n      └─ ServiceAccount/runner (account)\n",
 		},
 		"Image": {
 			[]string{"image:web", "--used-by", "--depth", "1"},
-			"Image/shop/web:1\n└─ used by\n   ├─ Deployment/web in shop of oak (image)\n   └─ Pod/web-1 in shop of oak (image)\n",
+			"Image/tree/web:1\n└─ used by\n   ├─ Deployment/web in tree of oak (image)\n   └─ Pod/web-1 in tree of oak (image)\n",
 		},
 	} {
 		testenv.Eventually(t, name, testenv.Patience, func() error {
@@ -232,10 +202,10 @@ func TestGraphOnAHub(t *testing.T) {
 	if code, out, errOut := run("graph", "clusterrole/cluster-admin", "--used-by", "--depth", "1", "--relations", "binding"); code != 0 || !strings.Contains(out, "ClusterRoleBinding/cluster-admin (binding)") {
 		t.Errorf("of a ClusterRole: %d %s%s", code, out, errOut)
 	}
-	if code, out, errOut := run("graph", "svc/kubernetes", "-n", "default"); code != 0 || !strings.HasPrefix(out, "Service/kubernetes in default of oak\n") {
+	if code, out, errOut := run("graph", "svc/kubernetes", "-n", "default", "--cluster", "oak"); code != 0 || !strings.HasPrefix(out, "Service/kubernetes in default of oak\n") {
 		t.Errorf("of a Service: %d %s%s", code, out, errOut)
 	}
-	code, out, errOut := run("graph", "secret/db-pass", "-n", "shop", "--used-by", "-o", "json")
+	code, out, errOut := run("graph", "secret/db-pass", "-n", "tree", "--used-by", "-o", "json")
 	var g fleetv1alpha1.ObjectGraph
 	if err := json.Unmarshal([]byte(out), &g); err != nil || code != 0 || g.Kind != "ObjectGraph" || len(g.Nodes) != 4 || len(g.Roots) != 1 || g.Nodes[g.Roots[0]].UID == "" {
 		t.Errorf("as JSON: %d %s%s, %v", code, out, errOut, err)
@@ -243,13 +213,13 @@ func TestGraphOnAHub(t *testing.T) {
 	if code, out, errOut := run("graph", "secret/db-pass", "-o", "dot"); code != 0 || !strings.HasPrefix(out, "digraph fleet {") || strings.Contains(out, "hunter2") {
 		t.Errorf("for Graphviz: %d %s%s", code, out, errOut)
 	}
-	if code, out, errOut := run("graph", "secret/none", "-n", "shop"); code != 1 || !strings.Contains(errOut, `secrets "none" not found`) {
+	if code, out, errOut := run("graph", "secret/none", "-n", "tree"); code != 1 || !strings.Contains(errOut, `secrets "none" not found`) {
 		t.Errorf("of nothing: %d %s%s", code, out, errOut)
 	}
 	if code, out, errOut := run("graph", "secret/db-pass", "--limit", "2"); code != 0 || !strings.Contains(errOut, "Not all is shown: there are more than 2 nodes") {
 		t.Errorf("cut: %d %s%s", code, out, errOut)
 	}
-	if code, out, errOut := run("search", "-o", "name", "uses:secret/db-pass"); code != 0 || out != "oak pod/web-1 shop\noak deployment.apps/web shop\n" {
+	if code, out, errOut := run("search", "-o", "name", "uses:secret/db-pass"); code != 0 || out != "oak pod/web-1 tree\noak deployment.apps/web tree\n" {
 		t.Errorf("search: %d %s%s", code, out, errOut)
 	}
 	if code, out, errOut := run("search", "--explain", "uses:secret/db-pass"); code != 0 || !strings.Contains(out, "it refers to Secret/db-pass") || !strings.Contains(out, "an index") {

@@ -22,29 +22,48 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestTimeOnAHub asks a hub, with real members, what became of objects, who changed them, and what the members serve.
-func TestTimeOnAHub(t *testing.T) {
+// hubOfTwo is a hub with the members oak and elm, of which oak serves a version that goes.
+type hubOfTwo struct {
+	hub      *testenv.Hub
+	oak, elm *testenv.Server
+}
+
+// TestOnAHubOfTwo asks a hub, with real members, about their objects.
+func TestOnAHubOfTwo(t *testing.T) {
 	dir := t.TempDir()
-	binary, err := testenv.BuildOrrery(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	oak, elm := testenv.StartServer(t, "--runtime-config=networking.k8s.io/v1beta1=true"), testenv.StartServer(t)
-	hub, err := testenv.StartHub(dir, binary)
-	if err != nil {
+	f := &hubOfTwo{oak: testenv.StartServer(t, "--runtime-config=networking.k8s.io/v1beta1=true"), elm: testenv.StartServer(t)}
+	var err error
+	if f.hub, err = testenv.StartHub(dir, ownBinary(t)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := hub.Stop(); err != nil {
+		if err := f.hub.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	run := func(args ...string) (code int, out, errOut string) {
-		t.Helper()
-		var o, e bytes.Buffer
-		code = Main(append(args, "--kubeconfig="+hub.Kubeconfig()), strings.NewReader(""), &o, &e)
-		return code, o.String(), e.String()
+	for name, member := range map[string]*testenv.Server{"oak": f.oak, "elm": f.elm} {
+		kubeconfig := filepath.Join(dir, name)
+		if err := os.WriteFile(kubeconfig, member.Kubeconfig(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errOut := f.run("cluster", "join", name, "--cluster-kubeconfig="+kubeconfig); code != 0 {
+			t.Fatalf("join %s: %s%s", name, out, errOut)
+		}
 	}
+	t.Run("Graph", f.graph)
+	t.Run("History", f.history)
+}
+
+func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {
+	var o, e bytes.Buffer
+	code = Main(append(args, "--kubeconfig="+f.hub.Kubeconfig()), strings.NewReader(""), &o, &e)
+	return code, o.String(), e.String()
+}
+
+// history asks what became of objects, who changed them, and what the members serve. It restarts the
+// hub.
+func (f *hubOfTwo) history(t *testing.T) {
+	run := f.run
 	// eventually runs a command until all of its output has texts.
 	eventually := func(texts []string, args ...string) string {
 		t.Helper()
@@ -61,16 +80,7 @@ func TestTimeOnAHub(t *testing.T) {
 		})
 		return last
 	}
-	for name, member := range map[string]*testenv.Server{"oak": oak, "elm": elm} {
-		kubeconfig := filepath.Join(dir, name)
-		if err := os.WriteFile(kubeconfig, member.Kubeconfig(), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if code, out, errOut := run("cluster", "join", name, "--cluster-kubeconfig="+kubeconfig); code != 0 {
-			t.Fatalf("join %s: %s%s", name, out, errOut)
-		}
-	}
-	in := kubernetes.NewForConfigOrDie(oak.Config())
+	in := kubernetes.NewForConfigOrDie(f.oak.Config())
 	if _, err := in.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +168,7 @@ func TestTimeOnAHub(t *testing.T) {
 
 	// Nothing is forgotten over a restart.
 	_, before, _ := run(history...)
-	if err := errors.Join(hub.Stop(), hub.Start()); err != nil {
+	if err := errors.Join(f.hub.Stop(), f.hub.Start()); err != nil {
 		t.Fatal(err)
 	}
 	if after := eventually([]string{"Deleted"}, history...); !strings.HasPrefix(after, before) {

@@ -47,12 +47,9 @@ type fleetOfTwo struct {
 func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 	t.Helper()
 	dir := t.TempDir()
-	binary, err := testenv.BuildOrrery(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
 	f := &fleetOfTwo{t: t, oak: testenv.StartServer(t), elm: testenv.StartServer(t), kubelets: map[string]*testenv.Kubelet{}}
-	if f.hub, err = testenv.StartHub(dir, binary); err != nil {
+	var err error
+	if f.hub, err = testenv.StartHub(dir, ownBinary(t)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

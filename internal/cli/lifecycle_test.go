@@ -18,6 +18,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 func TestTarget(t *testing.T) {
@@ -117,6 +118,7 @@ func TestAgentFiles(t *testing.T) {
 	if got, err := (environment{agents: agents}).Agent(other); err != nil || got != beside {
 		t.Errorf("beside: %q, %v; want %q", got, err, beside)
 	}
+	testenv.Programs()
 	agent := filepath.Join(t.TempDir(), "agent")
 	build := exec.Command("go", "build", "-o", agent, "orrery.dev/orrery/cmd/orrery-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH)

@@ -26,6 +26,17 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// ownBinary returns the path of this test binary under the name by which it is orrery. A hub that
+// a test starts with it has the code under test, and nothing is built for it.
+func ownBinary(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("orrery")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestScripts runs what needs no hub: the command line as a user types it, with its
 // output and its exit code.
 func TestScripts(t *testing.T) {

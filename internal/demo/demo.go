@@ -109,10 +109,13 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	if err != nil {
 		return err
 	}
-	members, err := sandbox.Prepare(filepath.Join(o.DataDir, "members"), binary, sandbox.Simulated, names[:o.Clusters]...)
+	members, err := sandbox.Prepare(
+		sandbox.Options{Dir: filepath.Join(o.DataDir, "members"), KubeBinary: binary, Tier: sandbox.Simulated}, names[:o.Clusters]...,
+	)
 	if err != nil {
 		return err
 	}
+	defer members.Close() //nolint:errcheck // the ports are free when the demo has ended
 	if err := link(filepath.Join("hub", "kubeconfig"), Kubeconfig(o.DataDir)); err != nil {
 		return err
 	}

@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -76,17 +73,9 @@ type person struct {
 }
 
 // TestEverybodySeesWhatTheyMay compares, for random roles, bindings, fences and users, what each is shown of every type, namespace and cluster, in whole lists,
-// in pages and one by one, with what the hub's access reviews and the fence say of each object. The seed is printed; ORRERY_TEST_SEED sets it.
+// in pages and one by one, with what the hub's access reviews and the fence say of each object.
 func TestEverybodySeesWhatTheyMay(t *testing.T) {
-	seed := rand.Uint64()
-	if text := os.Getenv("ORRERY_TEST_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("ORRERY_TEST_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := testenv.Rand(t)
 	some := func(most int, of ...string) []string {
 		picked := slices.Clone(of)
 		random.Shuffle(len(picked), func(i, j int) { picked[i], picked[j] = picked[j], picked[i] })
@@ -250,7 +239,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 			}
 		}
 		fence := fenced{rules.Set(), clusters}
-		testenv.Eventually(t, fmt.Sprintf("everybody sees what they may (round %d, seed %d)", round, seed), testenv.Patience, func() error {
+		testenv.Eventually(t, fmt.Sprintf("everybody sees what they may (round %d)", round), testenv.Patience, func() error {
 			d := &differential{
 				t: t, hub: hub, authorizer: newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), known, true), fence: fence,
 				rows: rows, fleet: fleet, namespaces: namespaces, names: names, reviews: map[string]bool{},

@@ -268,9 +268,15 @@ func unencrypted(t *testing.T, dir string, do func(kubernetes.Interface)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := choosePorts(&o, dataDir(dir)); err != nil {
+	chosen, err := choosePorts(&o, dataDir(dir))
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if err := chosen.release(); err != nil {
+			t.Error(err)
+		}
+	}()
 	p := plan(o)
 	p.Processes[1].Command = slices.DeleteFunc(p.Processes[1].Command, func(arg string) bool { return strings.Contains(arg, "encryption") })
 	s, err := process.New(p, process.Options{Dir: dataDir(dir).processes()})

@@ -36,11 +36,13 @@ const userAgent = "orrery"
 type Hub struct {
 	options Options
 	dir     dataDir
+	ports   ports // reserved until the hub has stopped
 	keys    keyring
 	config  *rest.Config
 	outage  *outage // nil until the API server has answered
 	fence   *fence  // nil for an embedded hub
 	id      string
+	times   *stopwatch
 
 	kubeconfigMu sync.Mutex // of the file and of members
 	members      []string
@@ -66,7 +68,7 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{options: o, dir: d, stopped: make(chan struct{})}
+	h := &Hub{options: o, dir: d, times: newStopwatch(), stopped: make(chan struct{})}
 	ctx, stop := context.WithCancel(ctx)
 	// What runs in the background ends when ctx does, and ends ctx when it fails.
 	background, running := errgroup.WithContext(ctx)
@@ -76,7 +78,7 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	}
 	go func() {
 		defer stop()
-		h.err = background.Wait()
+		h.err = errors.Join(background.Wait(), h.ports.release())
 		disk.Unlock(lock)
 		close(h.stopped)
 	}()
@@ -93,6 +95,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if err != nil {
 		return err
 	}
+	h.ports = chosen
 	if err := chosen.keep(d); err != nil {
 		return err
 	}
@@ -109,6 +112,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if err != nil {
 		return err
 	}
+	h.ports.reserveKept(o)
 	if o.external() {
 		if err := h.connect(starting); err != nil {
 			return err
@@ -117,9 +121,11 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 			return err
 		}
 		// For as long as it takes: another server may work on this hub.
+		h.times.ended("connectSeconds", time.Now())
 		if err := h.takeLease(ctx, background, log); err != nil {
 			return err
 		}
+		h.times.ended("leaseSeconds", time.Now())
 		cancel()
 		starting, cancel = context.WithTimeout(ctx, startTimeout)
 		defer cancel()
@@ -129,6 +135,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	if h.id, err = install(starting, h.Config(), *o, d, log); err != nil {
 		return err
 	}
+	h.times.ended("installSeconds", time.Now())
 	h.outage = &outage{ctx: ctx, config: rest.CopyConfig(h.config), log: log}
 	old, err := readKubeconfig(d.kubeconfig())
 	if err != nil {
@@ -168,7 +175,11 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 	var trouble trouble
 	rewrite := false
 	s, err := process.New(plan(o), process.Options{
-		Dir: d.processes(), Log: log, OnEvent: trouble.note,
+		Dir: d.processes(), Log: log,
+		OnEvent: func(e process.Event) {
+			trouble.note(e)
+			h.times.note(e)
+		},
 		Gate: func(_ context.Context, name string) (err error) {
 			if name == etcdProcess {
 				rewrite, err = h.prepareEncryption(starting, log)

@@ -41,6 +41,9 @@ const (
 //go:embed install.yaml
 var installManifest []byte
 
+// installedAtOnce is how many requests an installation has under way at the same time.
+const installedAtOnce = 5
+
 // installer brings an API server to the state that this version of Orrery needs.
 //
 // It applies everything at every start, so that what somebody changed is repaired and
@@ -97,14 +100,18 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	if err := i.checkSchema(ctx, definitions); err != nil {
 		return "", err
 	}
-	for _, o := range append(objects, fleetObjects(o, ca)...) {
-		if _, err := i.apply(ctx, o); err != nil {
-			return "", err
-		}
-	}
-	// Several at once, because the API server takes a while to establish each.
+	// Several at once, because the API server takes a while to establish each definition. The other objects keep their order:
+	// some are in a namespace, or refer to one before.
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
+	g.SetLimit(installedAtOnce)
+	g.Go(func() error {
+		for _, o := range append(objects, fleetObjects(o, ca)...) {
+			if _, err := i.apply(gctx, o); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	for _, d := range definitions {
 		g.Go(func() error { return i.define(gctx, d) })
 	}
@@ -128,27 +135,35 @@ func checkSchema(ctx context.Context, config *rest.Config) error {
 }
 
 func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured.Unstructured) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(installedAtOnce)
 	for _, d := range definitions {
-		o, err := i.client.Get(ctx, manifest.Definition(d.GetName()))
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("look at CustomResourceDefinition %s: %w", d.GetName(), err)
-		}
-		text, marked := o.GetAnnotations()[crd.SchemaVersionAnnotation]
-		if !marked {
-			continue // of before there were versions
-		}
-		version, err := strconv.Atoi(text)
-		if err != nil {
-			return fmt.Errorf("CustomResourceDefinition %s: annotation %s is %q, which is no version: set it to that of the server that last ran on this hub",
-				d.GetName(), crd.SchemaVersionAnnotation, text)
-		}
-		if version > crd.SchemaVersion {
-			return fmt.Errorf("CustomResourceDefinition %s has schema version %d, of a newer orrery; this one has version %d, and would drop the fields that it does not know: "+
-				"use the newer one, or restore a backup of the hub from before the upgrade", d.GetName(), version, crd.SchemaVersion)
-		}
+		g.Go(func() error { return i.checkVersion(ctx, d.GetName()) })
+	}
+	return g.Wait()
+}
+
+// checkVersion refuses a kind of a newer schema.
+func (i *installer) checkVersion(ctx context.Context, name string) error {
+	o, err := i.client.Get(ctx, manifest.Definition(name))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at CustomResourceDefinition %s: %w", name, err)
+	}
+	text, marked := o.GetAnnotations()[crd.SchemaVersionAnnotation]
+	if !marked {
+		return nil // of before there were versions
+	}
+	version, err := strconv.Atoi(text)
+	if err != nil {
+		return fmt.Errorf("CustomResourceDefinition %s: annotation %s is %q, which is no version: set it to that of the server that last ran on this hub",
+			name, crd.SchemaVersionAnnotation, text)
+	}
+	if version > crd.SchemaVersion {
+		return fmt.Errorf("CustomResourceDefinition %s has schema version %d, of a newer orrery; this one has version %d, and would drop the fields that it does not know: "+
+			"use the newer one, or restore a backup of the hub from before the upgrade", name, version, crd.SchemaVersion)
 	}
 	return nil
 }

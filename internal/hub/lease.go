@@ -31,10 +31,11 @@ import (
 // directory keeps a second server away, and nothing is written there while nothing happens.
 const leaseName = "orrery-server"
 
-// LeaseTimes are those of the Lease that keeps servers of one existing API server apart. The zero value is DefaultLeaseTimes.
+// LeaseTimes are those of the Lease that keeps servers of one existing API server apart. The zero
+// value is DefaultLeaseTimes.
 type LeaseTimes struct {
-	// Duration is how long the Lease of a server that does not renew it stays its own. Another server takes the Lease at most
-	// two retry periods and their jitter later.
+	// Duration is how long the Lease of a server that does not renew it stays its own. Another
+	// server takes the Lease at most two retry periods and their jitter later.
 	Duration time.Duration
 	// RenewDeadline is how long the holder tries to renew the Lease before it logs that it cannot.
 	RenewDeadline time.Duration
@@ -71,9 +72,10 @@ func (l LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelection
 
 func (l LeaseTimes) orDefault() LeaseTimes { return cmp.Or(l, DefaultLeaseTimes) }
 
-// validate returns every mistake in the values of the flags, of which external says whether there is a Lease. With all that it
-// accepts, a server stops to write before another takes its Lease: the fence counts from when a renewal was sent, and others
-// count the seconds that the Lease names from when they have seen the renewal.
+// validate returns every mistake in the values of the flags, of which external says whether there
+// is a Lease. With all that it accepts, a server stops to write before another takes its Lease: the
+// fence counts from when a renewal was sent, and others count the seconds that the Lease names from
+// when they have seen the renewal.
 func (l LeaseTimes) validate(external bool) error {
 	l = l.orDefault()
 	var errs []error
@@ -109,7 +111,8 @@ func (l LeaseTimes) validate(external bool) error {
 		errs = append(errs, fmt.Errorf("--lease-duration %s: want %s to %s; a shorter Lease ends whenever the server or the API server pauses, and after a longer one of a server that died no server works for long",
 			l.Duration, minLeaseDuration, maxLeaseDuration))
 	case l.Duration%time.Second != 0:
-		// Another server would take the Lease at the end of the whole second, and this one write until the end of the fraction.
+		// Another server would take the Lease at the end of the whole second, and this one write
+		// until the end of the fraction.
 		errs = append(errs, fmt.Errorf("--lease-duration %s: is not in whole seconds, which is what a Lease has; another server would take the Lease while this one still writes; set it to %s or %s",
 			l.Duration, l.Duration.Truncate(time.Second), l.Duration.Truncate(time.Second)+time.Second))
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,18 +68,18 @@ func TestLeaseFlags(t *testing.T) {
 	}
 }
 
-// TestLeaseTimes draws times: client-go accepts those that are accepted, and they close the fence of a server before the Lease
-// ends that another server reads.
+// TestLeaseTimes draws times: client-go accepts those that are accepted, and they close the fence
+// of a server before the Lease ends that another server reads.
 func TestLeaseTimes(t *testing.T) {
 	random := testenv.Rand(t)
 	accepted := 0
 	for range 20_000 {
-		l := LeaseTimes{Duration: draw(random, 15), RenewDeadline: draw(random, 12), RetryPeriod: draw(random, 4)}
+		l := LeaseTimes{Duration: draw(random, 15), RenewDeadline: draw(random, 12), RetryPeriod: draw(random, 4)}.orDefault()
 		if l.validate(true) != nil {
 			continue
 		}
 		accepted++
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), logr.Discard()))
 		lock := &recordedLock{created: cancel}
 		elector, err := leaderelection.NewLeaderElector(l.config(lock, leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {},

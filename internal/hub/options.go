@@ -46,7 +46,8 @@ type Options struct {
 	// MutatingWebhookConfigurations. Unset, it calls none: those on the hub are templates, and what would answer runs in the
 	// members.
 	AdmissionWebhooks bool
-	// Lease has the times of the Lease that keeps servers with the same Kubeconfig apart. An embedded hub has none.
+	// Lease has the times of the Lease that keeps servers with the same Kubeconfig apart. An
+	// embedded hub has none.
 	Lease LeaseTimes
 	// UnsafeNoFsync makes etcd not wait for the disk: faster, and a crash of the machine
 	// (not of a process) loses data. For demos and tests.

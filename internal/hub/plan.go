@@ -42,10 +42,11 @@ func Plan(o Options) (process.Plan, error) {
 	if err := d.checkVersion(); err != nil {
 		return process.Plan{}, err
 	}
-	if _, err := choosePorts(&o, d); err != nil {
+	chosen, err := choosePorts(&o, d)
+	if err != nil {
 		return process.Plan{}, err
 	}
-	return plan(o), nil
+	return plan(o), chosen.release()
 }
 
 // plan expects complete options with ports.

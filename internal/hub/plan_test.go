@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -21,8 +22,8 @@ func TestPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := make([]string, 0, len(p.Processes))
-	for _, process := range p.Processes {
-		names = append(names, process.Name)
+	for _, one := range p.Processes {
+		names = append(names, one.Name)
 	}
 	if diff := cmp.Diff([]string{"etcd", "kube-apiserver", "kube-controller-manager"}, names); diff != "" {
 		t.Error(diff)
@@ -146,7 +147,7 @@ func TestPortsAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := chosen.keep(d); err != nil {
+		if err := errors.Join(chosen.keep(d), chosen.release()); err != nil {
 			t.Fatal(err)
 		}
 		return o
@@ -161,4 +162,60 @@ func TestPortsAreKept(t *testing.T) {
 	if again := choose(Options{}); again.SecurePort != first.SecurePort || again.FleetPort != first.FleetPort || again.PublicPort != first.PublicPort {
 		t.Errorf("ports: %d, %d, %d, before %d, %d, %d", again.SecurePort, again.FleetPort, again.PublicPort, first.SecurePort, first.FleetPort, first.PublicPort)
 	}
+}
+
+// TestPortsStayReserved: nobody gets a port that a hub has chosen, now or at an earlier start,
+// until the hub gives them back.
+func TestPortsStayReserved(t *testing.T) {
+	d := dataDir(t.TempDir())
+	o := Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress}
+	chosen, err := choosePorts(&o, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers := []int{o.SecurePort, o.FleetPort, o.PublicPort}
+	reserved := func(when string, want bool) {
+		t.Helper()
+		for _, number := range numbers {
+			port, err := process.ReservePort(loopbackAddress, number)
+			if (err != nil) != want {
+				t.Errorf("%s: port %d is reserved: %t, want %t", when, number, !want, want)
+			}
+			if err == nil {
+				if err := port.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	reserved("chosen now", true)
+	if err := errors.Join(chosen.keep(d), chosen.release()); err != nil {
+		t.Fatal(err)
+	}
+	reserved("given back", false)
+
+	again := Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress}
+	if chosen, err = choosePorts(&again, d); err != nil {
+		t.Fatal(err)
+	}
+	reserved("kept, before the hub starts", false)
+	chosen.reserveKept(&again)
+	reserved("kept", true)
+	other := chosen
+	other.reserved = nil
+	other.reserveKept(&again)
+	if len(other.reserved) > 0 {
+		t.Errorf("%d ports are reserved twice", len(other.reserved))
+	}
+	if err := chosen.release(); err != nil {
+		t.Error(err)
+	}
+	reserved("given back again", false)
+
+	given := Options{BindAddress: loopbackAddress, PublicAddress: loopbackAddress, SecurePort: numbers[0] + 1, FleetPort: 1, PublicPort: 2}
+	if chosen, err = choosePorts(&given, d); err != nil {
+		t.Fatal(err)
+	}
+	chosen.reserveKept(&given)
+	reserved("others are given", false)
 }

@@ -6,14 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"orrery.dev/orrery/internal/process"
 )
 
 // ports that were chosen because the options left it to us.
@@ -21,9 +23,12 @@ type ports struct {
 	Secure int `json:"secure,omitempty"`
 	Fleet  int `json:"fleet,omitempty"`
 	Public int `json:"public,omitempty"`
+
+	reserved []*process.Port
 }
 
-// choosePorts replaces ports that are zero by those chosen earlier, or by free ones.
+// choosePorts replaces ports that are zero by those chosen earlier, or by free ones, which are
+// reserved until release.
 func choosePorts(o *Options, d dataDir) (ports, error) {
 	var kept ports
 	text, err := os.ReadFile(d.ports())
@@ -36,19 +41,21 @@ func choosePorts(o *Options, d dataDir) (ports, error) {
 		return kept, fmt.Errorf("read the ports chosen earlier, %s: %w", d.ports(), err)
 	}
 	if !o.external() {
-		if o.SecurePort, err = choosePort(o.SecurePort, &kept.Secure, o.BindAddress); err != nil {
-			return kept, err
+		if o.SecurePort, err = kept.choose(o.SecurePort, &kept.Secure, o.BindAddress); err != nil {
+			return kept, errors.Join(err, kept.release())
 		}
 	}
-	if o.FleetPort, err = choosePort(o.FleetPort, &kept.Fleet, o.fleetAddress()); err != nil {
-		return kept, err
+	if o.FleetPort, err = kept.choose(o.FleetPort, &kept.Fleet, o.fleetAddress()); err != nil {
+		return kept, errors.Join(err, kept.release())
 	}
-	o.PublicPort, err = choosePort(o.PublicPort, &kept.Public, o.PublicAddress)
-	return kept, err
+	if o.PublicPort, err = kept.choose(o.PublicPort, &kept.Public, o.PublicAddress); err != nil {
+		return kept, errors.Join(err, kept.release())
+	}
+	return kept, nil
 }
 
 // keep stores what was chosen.
-func (p ports) keep(d dataDir) error {
+func (p *ports) keep(d dataDir) error {
 	text, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("encode ports: %w", err)
@@ -56,33 +63,46 @@ func (p ports) keep(d dataDir) error {
 	return writeFile(d.ports(), text)
 }
 
-func choosePort(given int, kept *int, address string) (int, error) {
+func (p *ports) choose(given int, kept *int, address string) (int, error) {
 	if given != 0 {
 		return given, nil
 	}
 	if *kept == 0 {
-		port, err := freePort(address)
+		port, err := process.ReservePort(address, 0)
 		if err != nil {
-			return 0, err
+			return 0, fmt.Errorf("choose a port: %w", err)
 		}
-		*kept = port
+		*kept = port.Number
+		p.reserved = append(p.reserved, port)
 	}
 	return *kept, nil
 }
 
-// freePort looks below the range that the kernel takes ports of outgoing connections
-// from: there it would not stay free until the next start.
-func freePort(address string) (int, error) {
-	const first, last, attempts = 20000, 32000, 100
-	var err error
-	for range attempts {
-		port := first + rand.IntN(last-first) //nolint:gosec // not a secret
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port))); err == nil { //nolint:noctx // returns at once
-			return port, l.Close()
+// reserveKept reserves the ports that were chosen at an earlier start. One that somebody else holds
+// is left: whether the hub can listen there says checkPort.
+func (p *ports) reserveKept(o *Options) {
+	for _, one := range []struct {
+		used, kept int
+		address    string
+	}{
+		{o.SecurePort, p.Secure, o.BindAddress}, {o.FleetPort, p.Fleet, o.fleetAddress()}, {o.PublicPort, p.Public, o.PublicAddress},
+	} {
+		if one.kept == 0 || one.used != one.kept || slices.ContainsFunc(p.reserved, func(r *process.Port) bool { return r.Number == one.kept }) {
+			continue
+		}
+		if port, err := process.ReservePort(one.address, one.kept); err == nil {
+			p.reserved = append(p.reserved, port)
 		}
 	}
-	return 0, fmt.Errorf("find a free port on %s: %w", address, err)
+}
+
+func (p *ports) release() error {
+	var errs []error
+	for _, port := range p.reserved {
+		errs = append(errs, port.Release())
+	}
+	p.reserved = nil
+	return errors.Join(errs...)
 }
 
 // checkPort makes sure that the port can be listened on. It waits a moment for a server

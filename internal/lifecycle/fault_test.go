@@ -15,6 +15,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // like returns a lab of the same size whose cluster has the same keys, so that what is on its hosts can be compared.
@@ -56,7 +57,8 @@ func (f *nth) count() int {
 	return f.calls
 }
 
-// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and resumes.
+// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and
+// resumes. Without SOAK it breaks a third of them.
 func TestFailAtEveryCommand(t *testing.T) {
 	undisturbed := newLab(t, 2, 1)
 	undisturbed.spec.Network.Plugin = plan.NetworkNone // what is waited for in the cluster is not what fails here
@@ -66,45 +68,52 @@ func TestFailAtEveryCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := undisturbed.trees()
-	for _, after := range []bool{false, true} {
-		for n := range all.count() {
-			t.Run(fmt.Sprintf("After=%t/Command=%d", after, n+1), func(t *testing.T) {
-				l := undisturbed.like(t, 2, 1)
-				at := &nth{n: n + 1}
-				fail := func(name, command string) error {
-					if !at.hits() {
-						return nil
-					}
-					return &host.Unreachable{Host: name, Address: "127.0.0.1:22", Err: errors.New("cut at " + command)}
+	type failure struct {
+		after   bool
+		command int
+	}
+	var failures []failure
+	for n := range all.count() {
+		failures = append(failures, failure{false, n + 1}, failure{true, n + 1})
+	}
+	for _, f := range testenv.Sample(t, 3, failures) {
+		t.Run(fmt.Sprintf("After=%t/Command=%d", f.after, f.command), func(t *testing.T) {
+			l := undisturbed.like(t, 2, 1)
+			at := &nth{n: f.command}
+			fail := func(name, command string) error {
+				if !at.hits() {
+					return nil
 				}
-				if after {
-					l.fleet.Broken = fail
-				} else {
-					l.fleet.Fault = fail
+				return &host.Unreachable{Host: name, Address: "127.0.0.1:22", Err: errors.New("cut at " + command)}
+			}
+			if f.after {
+				l.fleet.Broken = fail
+			} else {
+				l.fleet.Fault = fail
+			}
+			op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
+			l.fleet.Fault, l.fleet.Broken = nil, nil
+			if err != nil {
+				kept := l.kept(op.Name)
+				if kept.Status.Phase != lifecyclev1alpha1.PhaseFailed || !strings.Contains(kept.Status.Message, "h-") {
+					t.Errorf("record: %s %q", kept.Status.Phase, kept.Status.Message)
 				}
-				op, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec)
-				l.fleet.Fault, l.fleet.Broken = nil, nil
-				if err != nil {
-					kept := l.kept(op.Name)
-					if kept.Status.Phase != lifecyclev1alpha1.PhaseFailed || !strings.Contains(kept.Status.Message, "h-") {
-						t.Errorf("record: %s %q", kept.Status.Phase, kept.Status.Message)
-					}
-					if err := l.resume(op.Name); err != nil {
-						t.Fatal(err)
-					}
+				if err := l.resume(op.Name); err != nil {
+					t.Fatal(err)
 				}
-				if phase := l.kept(op.Name).Status.Phase; phase != lifecyclev1alpha1.PhaseSucceeded {
-					t.Errorf("phase %s", phase)
-				}
-				if d := cmp.Diff(want, l.trees()); d != "" {
-					t.Errorf("after the resumed run hosts differ from those of an undisturbed run: %s", d)
-				}
-			})
-		}
+			}
+			if phase := l.kept(op.Name).Status.Phase; phase != lifecyclev1alpha1.PhaseSucceeded {
+				t.Errorf("phase %s", phase)
+			}
+			if d := cmp.Diff(want, l.trees()); d != "" {
+				t.Errorf("after the resumed run hosts differ from those of an undisturbed run: %s", d)
+			}
+		})
 	}
 }
 
-// TestAgentFails breaks the agent off at points all the way through a create and a delete, and resumes.
+// TestAgentFails breaks the agent off at twelve points all the way through a create and a delete,
+// and resumes. Without SOAK it does a third of them.
 func TestAgentFails(t *testing.T) {
 	undisturbed := newLab(t, 1, 1)
 	undisturbed.spec.Network.Plugin = plan.NetworkNone
@@ -120,10 +129,10 @@ func TestAgentFails(t *testing.T) {
 	l := newLab(t, 1, 1)
 	l.spec.Source, l.spec.Network.Plugin = undisturbed.spec.Source, plan.NetworkNone
 	l.install("h-1")
-	const samples = 12
-	for i := range samples {
+	samples := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+	for _, i := range testenv.Sample(t, 3, samples) {
 		for _, action := range actions {
-			n := 1 + i*all[action].count()/samples
+			n := 1 + i*all[action].count()/len(samples)
 			at := &nth{n: n}
 			l.fleet.NodeFault = func(_, point string) error {
 				if at.hits() {

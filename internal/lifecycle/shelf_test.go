@@ -496,7 +496,7 @@ func (s slow) RemoveHost(ctx context.Context, host, version string) error {
 	select {
 	case s.removing <- struct{}{}:
 	case <-s.removing:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		return errors.New("records are removed one after another")
 	}
 	return s.memory.RemoveHost(ctx, host, version)

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,13 +25,21 @@ type flaky struct {
 
 	fail    atomic.Int32 // so many
 	probed  atomic.Int32
-	another atomic.Bool  // another cluster answers
-	slow    atomic.Int64 // nanoseconds that each answer takes
+	another atomic.Bool // another cluster answers
 }
 
 func newFlaky(t *testing.T) *flaky {
 	t.Helper()
 	f := &flaky{}
+	f.Server = httptest.NewUnstartedServer(f.answers())
+	f.EnableHTTP2 = true // as API servers: all requests take one connection
+	f.StartTLS()
+	t.Cleanup(f.Close)
+	return f
+}
+
+// answers is what the API server says.
+func (f *flaky) answers() http.Handler {
 	answer := func(w http.ResponseWriter, body string) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = fmt.Fprint(w, body)
@@ -55,14 +64,7 @@ func newFlaky(t *testing.T) *flaky {
 	mux.HandleFunc("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, `{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","status":{"allowed":true}}`)
 	})
-	f.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		time.Sleep(time.Duration(f.slow.Load()))
-		mux.ServeHTTP(w, q)
-	}))
-	f.EnableHTTP2 = true // as API servers: all requests take one connection
-	f.StartTLS()
-	t.Cleanup(f.Close)
-	return f
+	return mux
 }
 
 // join makes the server a member, which is probed all the time and asked for its identity once an hour unless there is cause to.
@@ -143,31 +145,122 @@ func TestHysteresis(t *testing.T) {
 	}
 }
 
+// inMemory is a cluster to which no connection leads, so that its probes take the time of a
+// synctest bubble.
+type inMemory struct {
+	handler http.Handler
+	takes   atomic.Int64 // nanoseconds that each answer takes
+	asked   atomic.Int32 // for /readyz
+}
+
+// RoundTrip implements http.RoundTripper.
+func (c *inMemory) RoundTrip(q *http.Request) (*http.Response, error) {
+	if q.URL.Path == "/readyz" {
+		c.asked.Add(1)
+	}
+	select {
+	case <-time.After(time.Duration(c.takes.Load())):
+	case <-q.Context().Done():
+		return nil, q.Context().Err()
+	}
+	w := httptest.NewRecorder()
+	c.handler.ServeHTTP(w, q)
+	return w.Result(), nil
+}
+
+// join makes the cluster a member and returns it with its connection.
+func (c *inMemory) join(t *testing.T, o Options) (*Registry, *Member, *connection) {
+	t.Helper()
+	c.handler = (&flaky{}).answers()
+	r := &Registry{options: o.withDefaults(), members: map[string]*Member{}, ctx: t.Context()}
+	cluster := &clusterv1alpha1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: clusterv1alpha1.ClusterSpec{APIEndpoint: "https://one"},
+	}
+	connection, err := newConnection(dialDirectly, cluster, &corev1.Secret{Data: map[string][]byte{"token": []byte("t")}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection.transport, connection.fresh = c, c
+	m := r.ensure(cluster)
+	m.update(func() { m.accepted = "the-one" })
+	m.reconnect(connection)
+	return r, m, connection
+}
+
+// after waits in a synctest bubble until something is so, and returns how long that took.
+func after(so func() bool) time.Duration {
+	began := time.Now()
+	for !so() {
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began)
+}
+
 // TestSlowIsNotLost: a cluster that takes a good part of a probe's patience for each answer, and for all of them together much
 // more than that, is found, known again on new connections, and never lost.
 func TestSlowIsNotLost(t *testing.T) {
-	s := newFlaky(t)
-	const patience = 3 * time.Second
-	s.slow.Store(int64(patience / 4)) // it is asked six questions
-	r, m := s.joinWith(t, Options{ProbeInterval: 2 * time.Millisecond, ProbeTimeout: patience, DiscoveryInterval: time.Hour})
-	var lost atomic.Bool
-	r.Subscribe(func(Event) {
-		if m.Lost() {
-			lost.Store(true)
+	synctest.Test(t, func(t *testing.T) {
+		const patience = 3 * time.Second
+		s := &inMemory{}
+		s.takes.Store(int64(patience - time.Millisecond)) // it is asked six questions
+		r, m, c := s.join(t, Options{ProbeInterval: 2 * time.Millisecond, ProbeTimeout: patience, DiscoveryInterval: time.Hour})
+		defer m.stop()
+		var lost atomic.Bool
+		r.Subscribe(func(Event) {
+			if m.Lost() {
+				lost.Store(true)
+			}
+		})
+		if took := after(m.Reachable); took < 5*patience {
+			t.Errorf("it was found after %s: it was not slow", took)
+		}
+		identity := func() time.Time {
+			m.mu.RLock()
+			defer m.mu.RUnlock()
+			return m.contact.identity
+		}
+		before := identity()
+		c.dialled.Add(1)
+		after(func() bool { return identity().After(before) })
+		if lost.Load() || !m.Reachable() {
+			t.Error("it counted as lost")
+		}
+		s.takes.Store(int64(patience + time.Millisecond))
+		after(m.Lost) // that it is slower than the patience is noticed
+	})
+}
+
+// TestProbesAtTheDefaults holds what docs/operating.md says of a server without flags, on the clock
+// of a synctest bubble.
+func TestProbesAtTheDefaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &inMemory{}
+		_, m, _ := s.join(t, Options{DiscoveryInterval: time.Hour})
+		defer m.stop()
+		after(m.Reachable)
+		next := func() time.Duration {
+			asked := s.asked.Load()
+			return after(func() bool { return s.asked.Load() > asked })
+		}
+		next()
+		for range 20 {
+			if took := next(); took < 9500*time.Millisecond || took > 10501*time.Millisecond {
+				t.Errorf("a cluster that answers was probed after %s, want 10 s and 5 %% of them", took)
+			}
+		}
+		asked := s.asked.Load()
+		s.takes.Store(int64(time.Hour))
+		if took := after(m.Lost); took < 16*time.Second || took > 28*time.Second {
+			t.Errorf("a cluster that hangs was lost after %s, want 17 s to 28 s", took)
+		}
+		if n := s.asked.Load() - asked; n != 3 {
+			t.Errorf("it was lost after %d probes, want 3", n)
+		}
+		s.takes.Store(0)
+		if took := after(m.Reachable); took > 7*time.Second {
+			t.Errorf("a cluster that answers again was reachable after %s, want 7 s at most", took)
 		}
 	})
-	m.mu.RLock()
-	before := m.contact.identity
-	m.mu.RUnlock()
-	s.CloseClientConnections()
-	eventually(t, "it is asked again who it is", func() (bool, string) {
-		m.mu.RLock()
-		defer m.mu.RUnlock()
-		return m.contact.identity.After(before), fmt.Sprint(m.contact.state)
-	})
-	if lost.Load() {
-		t.Error("it counted as lost")
-	}
 }
 
 // TestDialsAtOnce: clusters that do not answer are dialled in turn.

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Probes says how often each cluster is asked whether it answers, and when it counts as unreachable. The zero value is
-// DefaultProbes.
+// Probes says how often each cluster is asked whether it answers, and when it counts as
+// unreachable. The zero value is DefaultProbes.
 type Probes struct {
 	// Interval is the time between two probes of a cluster that answers.
 	Interval time.Duration
@@ -25,7 +25,8 @@ var DefaultProbes = Probes{Interval: 10 * time.Second, Timeout: 5 * time.Second,
 
 // Bounds of what Validate accepts.
 const (
-	// minProbeTime is the least interval and timeout. A new connection takes three round trips before its first answer.
+	// minProbeTime is the least interval and timeout. A new connection takes three round trips
+	// before its first answer.
 	minProbeTime = 500 * time.Millisecond
 	// maxProbeInterval is the longest interval. Tokens that are due are renewed after a probe.
 	maxProbeInterval = 5 * time.Minute

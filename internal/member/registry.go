@@ -45,10 +45,11 @@ type Options struct {
 	HubID string
 	// dials is held by probes that dial.
 	dials chan struct{}
-	// ProbeInterval is the time between two probes of a healthy cluster. The default is that of DefaultProbes.
-	ProbeInterval time.Duration
-	// ProbeTimeout is how long a cluster may take to answer each question of a probe. The default is that of
+	// ProbeInterval is the time between two probes of a healthy cluster. The default is that of
 	// DefaultProbes.
+	ProbeInterval time.Duration
+	// ProbeTimeout is how long a cluster may take to answer each question of a probe. The default
+	// is that of DefaultProbes.
 	ProbeTimeout time.Duration
 	// FailureThreshold is how many probes in a row must fail before a cluster counts as
 	// unreachable. The default is that of DefaultProbes.

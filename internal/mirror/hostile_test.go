@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -57,7 +58,11 @@ func TestHostileObjects(t *testing.T) {
 			Labels:      map[string]string{"hostile": "yes", "example.com.example.org/A_b.c-d": "A_b.c-D"},
 			Annotations: map[string]string{"example.com/x": "'; DROP TABLE body; --\u2028\x7f" + strings.Repeat("é'\"\\", 20_000)},
 		}}, metav1.CreateOptions{}))
-		t.Cleanup(func() { _ = k.RbacV1().ClusterRoles().Delete(t.Context(), name, metav1.DeleteOptions{}) })
+		t.Cleanup(func() {
+			if err := k.RbacV1().ClusterRoles().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil {
+				t.Errorf("%q: %v", name, err)
+			}
+		})
 	}
 	must[*corev1.ConfigMap](t)(k.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "large", Annotations: map[string]string{"a": strings.Repeat("x", 200_000)}},
@@ -76,7 +81,11 @@ func TestHostileObjects(t *testing.T) {
 			}},
 		},
 	}, metav1.CreateOptions{}))
-	t.Cleanup(func() { _ = crds.Delete(t.Context(), "abysses.hostile.test", metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		if err := crds.Delete(context.Background(), "abysses.hostile.test", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	abysses := must[*dynamic.DynamicClient](t)(dynamic.NewForConfig(cfg)).Resource(schema.GroupVersionResource{Group: "hostile.test", Version: "v1", Resource: "abysses"})
 	abyss := func(name string, content map[string]any) *unstructured.Unstructured {
 		content["apiVersion"], content["kind"], content["metadata"] = "hostile.test/v1", "Abyss", map[string]any{"name": name}
@@ -254,6 +263,7 @@ func TestLyingMember(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			l := &liar{end: make(chan struct{})}
 			server := httptest.NewServer(l)
 			defer func() { l.turn("0", nil); server.CloseClientConnections(); server.Close() }()

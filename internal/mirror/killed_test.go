@@ -32,12 +32,11 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// How many times TestKilled kills a mirror, unless KILLS says so, and between how many changes of the cluster. The last
-// are enough for a start to have read everything and to follow.
+// TestKilled kills a mirror after at most killWithin changes of the cluster: in that time a mirror
+// can read everything and follow.
 const (
-	killsOfSQLite, killsOfServers = 10, 3
-	killWithin                    = 2000
-	changesPerSecond              = 1000
+	killWithin       = 2000
+	changesPerSecond = 1000
 )
 
 // twins are two clusters, which are the same API server: equal names in both.
@@ -98,49 +97,33 @@ func twinSources(cfg *rest.Config) []*testSource {
 	return out
 }
 
-// environmentNumber reads a number from the environment.
-func environmentNumber(t *testing.T, variable string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatalf("%s=%s: want a number", variable, text)
-	}
-	return n
-}
-
-// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while its clusters change. After each
-// the database is whole; after the last the store is as the clusters are, object by object.
+// TestKilled kills a mirror with SIGKILL at random points, at its start as well as later, while its
+// clusters change. After each kill the database is whole. After the last one the store is as the
+// clusters are, object by object. KILLS sets the number of kills for each database.
 func TestKilled(t *testing.T) {
-	seed := environmentNumber(t, "SEED", int(time.Now().UnixNano()%1_000_000))
 	for _, tc := range []struct {
-		name  string
-		kills int
-		at    func(t *testing.T) string
+		name     string
+		few, all int
+		at       func(t *testing.T) string
 	}{
-		{"SQLite", killsOfSQLite, func(t *testing.T) string { return t.TempDir() }},
-		{"PostgreSQL", killsOfServers, func(t *testing.T) string { return testenv.PostgreSQL.Create(t) }},
-		{"MariaDB", killsOfServers, func(t *testing.T) string { return testenv.MariaDB.Create(t) }},
+		{"SQLite", 3, 10, func(t *testing.T) string { return t.TempDir() }},
+		{"PostgreSQL", 1, 3, func(t *testing.T) string { return testenv.PostgreSQL.Create(t) }},
+		{"MariaDB", 1, 3, func(t *testing.T) string { return testenv.MariaDB.Create(t) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			kills := environmentNumber(t, "KILLS", tc.kills)
-			t.Logf("again with: SEED=%d KILLS=%d go test -count 1 -run TestKilled/%s ./internal/mirror", seed, kills, tc.name)
-			killed(t, tc.at(t), kills, uint64(seed))
+			killed(t, tc.at(t), testenv.Count(t, "KILLS", tc.few, tc.all))
 		})
 	}
 }
 
-func killed(t *testing.T, at string, kills int, seed uint64) {
+func killed(t *testing.T, at string, kills int) {
 	cfg := testenv.Config(crowded)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(crowded), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	random := rand.New(rand.NewPCG(seed, 0))
-	l := newLoad(t, cfg, seed)
+	random := testenv.Rand(t)
+	l := newLoad(t, cfg, testenv.Seed(t))
 	began := time.Now()
 	early := 0
 	for range kills {

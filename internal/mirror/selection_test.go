@@ -2,7 +2,6 @@ package mirror
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // served is what the cluster of these tests serves.
@@ -207,10 +207,11 @@ func TestDecide(t *testing.T) {
 				said = append(said, newStatement(by, &m))
 			}
 			f := facts{apis: served, required: tc.required, defaults: tc.defaults, custom: tc.custom}
+			random := testenv.Rand(t)
 			for range 4 { // in as many orders
-				rand.Shuffle(len(said), func(i, j int) { said[i], said[j] = said[j], said[i] })
+				random.Shuffle(len(said), func(i, j int) { said[i], said[j] = said[j], said[i] })
 				f.apis = slices.Clone(served)
-				rand.Shuffle(len(f.apis), func(i, j int) { f.apis[i], f.apis[j] = f.apis[j], f.apis[i] })
+				random.Shuffle(len(f.apis), func(i, j int) { f.apis[i], f.apis[j] = f.apis[j], f.apis[i] })
 				compareSelection(t, decide(said, f), tc.want, tc.refused, tc.problems)
 				if got := decide(said, f).unsure; got != tc.unsure {
 					t.Errorf("unsure %t, want %t", got, tc.unsure)

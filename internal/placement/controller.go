@@ -95,6 +95,9 @@ type Controller struct {
 	// settling is how long new workloads wait, after a start, for clusters that answered
 	// before it: their replicas are shared out once, among all of them.
 	settling time.Duration
+	// capacityRetry is how long a workload that does not fit waits until it is tried again:
+	// capacityLook, but in tests.
+	capacityRetry time.Duration
 
 	decisions    *decisions
 	needs        *needs
@@ -127,7 +130,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	c := &Controller{
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
-		settling: 10 * time.Second, decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
+		settling: 10 * time.Second, capacityRetry: capacityLook, decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
 		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), turns: newTurns(),
 	}
 	c.rounds = newRounds(c.enqueue)

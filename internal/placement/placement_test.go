@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -304,6 +305,9 @@ func TestPolicyEditThatChangesNothing(t *testing.T) {
 
 func TestScale(t *testing.T) {
 	w := newWorld(t, 2)
+	w.stop()
+	w.capacityRetry = shortRetry
+	w.start()
 	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 30, 10 })
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{
@@ -600,29 +604,49 @@ func TestNameTaken(t *testing.T) {
 func TestClusterScoped(t *testing.T) {
 	w := newWorld(t, 1)
 	name := "team:" + w.namespace
-	w.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.create(role)
 	w.create(w.clusterPolicy("roles", policyv1alpha1.ResourceSelector{
 		APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole", Name: name,
 	}))
-	w.eventually("binding", func() error {
+	find := func() (*workv1alpha2.ClusterResourceBinding, error) {
 		var list workv1alpha2.ClusterResourceBindingList
 		if err := w.client.List(w.ctx, &list); err != nil {
-			return err
+			return nil, err
 		}
 		for _, b := range list.Items {
-			if b.Spec.Resource.Name != name {
-				continue
+			if b.Spec.Resource.Name == name {
+				return &b, nil
 			}
-			t.Cleanup(func() {
-				b.Finalizers = nil
-				_ = w.client.Update(t.Context(), &b)
-			})
-			if got := w.placed(b.Binding()); got != "a" || b.Spec.PolicyRef.Kind != "ClusterPropagationPolicy" {
-				return fmt.Errorf("placed %q by %+v", got, b.Spec.PolicyRef)
-			}
-			return nil
 		}
-		return fmt.Errorf("there is none")
+		return nil, nil
+	}
+	w.eventually("binding", func() error {
+		b, err := find()
+		switch {
+		case err != nil:
+			return err
+		case b == nil:
+			return errors.New("there is none")
+		}
+		if got := w.placed(b.Binding()); got != "a" || b.Spec.PolicyRef.Kind != "ClusterPropagationPolicy" {
+			return fmt.Errorf("placed %q by %+v", got, b.Spec.PolicyRef)
+		}
+		return nil
+	})
+	if err := w.client.Delete(w.ctx, role); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the binding goes with its template", func() error {
+		b, err := find()
+		switch {
+		case err != nil || b == nil:
+			return err
+		case b.DeletionTimestamp == nil:
+			return errors.New("it is not deleted")
+		}
+		b.Finalizers = nil // nobody applies it here
+		return errors.Join(errors.New("it is being deleted"), w.client.Update(w.ctx, b))
 	})
 }
 

@@ -77,7 +77,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	seen := c.decisions.seen()
 	snapshot, d, undo := c.decide(k, t, standing)
 	if d.Spec == nil {
-		c.rounds.add(k, d.RetryAfter)
+		c.retry(k, d)
 		return ctrl.Result{}, nil
 	}
 	written, err := c.write(ctx, k, b, *d.Spec)
@@ -107,10 +107,18 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 			d.retry(settledLook)
 		}
 		if d.RetryAfter > 0 {
-			c.rounds.add(k, d.RetryAfter)
+			c.retry(k, d)
 		}
 		return ctrl.Result{}, nil
 	}
+}
+
+// retry has a template looked at again when its decision says.
+func (c *Controller) retry(k binding.Template, d Decision) {
+	if d.RetryAfter == capacityLook {
+		d.RetryAfter = c.capacityRetry
+	}
+	c.rounds.add(k, d.RetryAfter)
 }
 
 // decide decides, and reserves the room that the decision takes. Of those that depend on room one

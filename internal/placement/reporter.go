@@ -54,6 +54,7 @@ type reporter struct {
 	bindings  *binding.Cache
 	classes   *classes
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	delay     time.Duration // reportDelay, but in tests
 
 	mu     sync.Mutex
 	claims map[binding.Template][]types.NamespacedName         // the policies that select a template, in order
@@ -63,7 +64,7 @@ type reporter struct {
 
 func newReporter(c client.Client, recorder events.EventRecorder, policies *policy.Index, templates *template.Cache, bindings *binding.Cache) *reporter {
 	return &reporter{
-		client: c, recorder: recorder, policies: policies, templates: templates, bindings: bindings,
+		client: c, recorder: recorder, policies: policies, templates: templates, bindings: bindings, delay: reportDelay,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](reportDelay, lastRetry)),
 		claims: map[binding.Template][]types.NamespacedName{},
@@ -128,14 +129,14 @@ func (r *reporter) changed(p types.NamespacedName) {
 	r.mu.Lock()
 	rest := r.rests[p]
 	r.mu.Unlock()
-	r.queue.AddAfter(p, max(reportDelay, rest))
+	r.queue.AddAfter(p, max(r.delay, rest))
 }
 
 // looked notes how long a look at a policy took.
 func (r *reporter) looked(p types.NamespacedName, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.rests[p] = min(reportRest*took, longestRest); r.rests[p] <= reportDelay {
+	if r.rests[p] = min(reportRest*took, longestRest); r.rests[p] <= r.delay {
 		delete(r.rests, p)
 	}
 }

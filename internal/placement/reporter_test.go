@@ -136,6 +136,9 @@ func TestSkippedReservedObject(t *testing.T) {
 // and templates when nobody claims them any more; success gets none, a restart none.
 func TestPolicyEvents(t *testing.T) {
 	w := newWorld(t, 1)
+	w.stop()
+	w.reportDelay = shortRetry
+	w.start()
 	web := deployment("web", 1, map[string]string{"app": "web"})
 	w.create(web)
 	loser := w.clusterPolicy("loser", deployments())

@@ -54,8 +54,8 @@ func TestReviewIsTheDecision(t *testing.T) {
 			what := fmt.Sprintf("seed %d, round %d, edit %d, %+v", seed, round, edit, p.Spec.Placement)
 			if p.ResourceVersion == "" {
 				p.Spec.Placement = w.completed(p)
-			} else if err := w.client.Update(w.ctx, p, client.DryRunAll); err != nil {
-				t.Fatal(err)
+			} else {
+				w.edit(p, client.DryRunAll)
 			}
 			before := w.settled(bindings, name+"-deployment")
 			made := w.records.of(name)
@@ -68,8 +68,8 @@ func TestReviewIsTheDecision(t *testing.T) {
 			})
 			if p.ResourceVersion == "" {
 				w.create(p)
-			} else if err := w.client.Update(w.ctx, p); err != nil {
-				t.Fatal(err)
+			} else {
+				w.edit(p)
 			}
 			same := func(a, b records.Decision) string {
 				b.Time, b.Snapshot, b.Binding, b.Claimed.Generation = a.Time, a.Snapshot, a.Binding, a.Claimed.Generation

@@ -58,6 +58,10 @@ func newScheme() *runtime.Scheme {
 // patience is how long a condition may take to come true on a busy machine.
 const patience = 60 * time.Second
 
+// shortRetry replaces, where a test says so, the time until a policy's status is written, or until a
+// workload is tried again that did not fit.
+const shortRetry = 200 * time.Millisecond
+
 // world is a hub with a namespace and clusters of one test's own, and the controller.
 type world struct {
 	t         *testing.T
@@ -68,9 +72,11 @@ type world struct {
 	fleet     *fakeFleet
 
 	controller *Controller
-	recorder   *recorder
-	records    *keeper
-	stop       func()
+	// of the controller that starts next
+	reportDelay, capacityRetry time.Duration
+	recorder                   *recorder
+	records                    *keeper
+	stop                       func()
 }
 
 // keeper counts the decisions.
@@ -222,12 +228,13 @@ func newWorld(t *testing.T, n int) *world {
 	if err := installed(); err != nil {
 		t.Fatal(err)
 	}
+	testenv.Leftovers(t, testenv.Config(0))
 	c, err := client.New(testenv.Config(0), client.Options{Scheme: newScheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &world{
-		t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
+		reportDelay: reportDelay, capacityRetry: capacityLook, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
 			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
 			pods: map[copyOf]int64{},
@@ -285,7 +292,8 @@ func (w *world) start() {
 	if w.controller, err = add(mgr, o, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
-	w.controller.settling = patience
+	w.controller.settling, w.controller.capacityRetry = patience, w.capacityRetry
+	w.controller.reporter.delay = w.reportDelay
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()

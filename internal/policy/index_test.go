@@ -217,8 +217,9 @@ func TestClaims(t *testing.T) {
 			if o == nil {
 				o = web
 			}
+			random := rand.New(rand.NewPCG(1, 2))
 			for range 5 { // whatever the order in which policies become known
-				rand.Shuffle(len(tc.policies), func(i, j int) { tc.policies[i], tc.policies[j] = tc.policies[j], tc.policies[i] })
+				random.Shuffle(len(tc.policies), func(i, j int) { tc.policies[i], tc.policies[j] = tc.policies[j], tc.policies[i] })
 				x := NewIndex(tc.policies...)
 				if diff := cmp.Diff(tc.want, claimants(x, o), cmpopts.EquateEmpty()); diff != "" {
 					t.Fatalf("claims (-want +got):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,6 +30,7 @@ const (
 	roleParent   = "parent"   // has a stubborn child, whose PID it prints
 	roleRun      = "run"      // supervises the plan in ARG/plan.yaml in the directory ARG
 	roleEnviron  = "environ"  // prints ARG and its directory
+	roleReserve  = "reserve"  // reserves the port ARG, and ends
 )
 
 func TestMain(m *testing.M) {
@@ -57,6 +59,15 @@ func play(role, arg string) int {
 			fmt.Println("line", i)
 		}
 		return 3
+	case roleReserve:
+		number, err := strconv.Atoi(arg)
+		if err == nil {
+			_, err = ReservePort(loopback, number)
+		}
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
 	case roleOnce:
 		if _, err := os.Stat(arg); err == nil {
 			return 4

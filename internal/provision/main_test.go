@@ -64,6 +64,7 @@ func newClient(t *testing.T) client.Client {
 	if err := testenv.InstallCRDs(testenv.Config(0)); err != nil {
 		t.Fatal(err)
 	}
+	testenv.Leftovers(t, testenv.Config(0))
 	c, err := client.New(testenv.Config(0), client.Options{Scheme: scheme})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,7 @@ func started(t *testing.T) (client.Client, *binding.Cache, string) {
 	if err := testenv.InstallCRDs(config); err != nil {
 		t.Fatal(err)
 	}
+	testenv.Leftovers(t, config)
 	s := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(s), appsv1alpha1.AddToScheme(s), workv1alpha2.AddToScheme(s)); err != nil {
 		t.Fatal(err)

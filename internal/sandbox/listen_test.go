@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,7 +24,7 @@ import (
 // nothing else listens on TCP, and only its owner can enter the directory of etcd's socket.
 func TestOnlyAPIServersListen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "members")
-	c, err := sandbox.Prepare(dir, testenv.KubeBinary(), sandbox.Simulated, "oak")
+	c, err := sandbox.Prepare(sandbox.Options{Dir: dir, KubeBinary: testenv.KubeBinary(), Tier: sandbox.Simulated, GOGC: testenv.GOGC}, "oak")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func TestOnlyAPIServersListen(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	defer func() {
 		stop()
-		if err := <-ended; err != nil {
+		if err := errors.Join(<-ended, c.Close()); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -1,22 +1,27 @@
 package sandbox
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+
+	"orrery.dev/orrery/internal/process"
 )
 
 func TestPorts(t *testing.T) {
 	dir := t.TempDir()
 	addresses := func() map[string]string {
 		t.Helper()
-		c, err := Prepare(dir, "kube", APIOnly, "oak", "pine")
+		c, err := Prepare(Options{Dir: dir, KubeBinary: "kube"}, "oak", "pine")
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer c.Close()
 		found := map[string]string{}
 		for _, one := range c.List() {
 			cfg, err := one.Config()
@@ -48,27 +53,80 @@ func TestPorts(t *testing.T) {
 		t.Errorf("addresses %v, want oak's as before and another for pine", apart)
 	}
 
-	// Somebody else took oak's.
+	// Somebody else has reserved oak's, and does not listen yet.
 	port, err := strconv.Atoi(string(oak))
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	taken, err := process.ReservePort(loopback, port)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close()
-	if moved := addresses(); moved["oak"] == first["oak"] || moved["pine"] != apart["pine"] {
+	defer taken.Release()
+	moved := addresses()
+	if moved["oak"] == first["oak"] || moved["pine"] != apart["pine"] {
 		t.Errorf("addresses %v, want another for oak alone than in %v", moved, apart)
+	}
+
+	// Somebody who reserves nothing listens on pine's.
+	listener, err := net.Listen("tcp", strings.TrimPrefix(moved["pine"], "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if again := addresses(); again["oak"] != moved["oak"] || again["pine"] == moved["pine"] {
+		t.Errorf("addresses %v, want another for pine alone than in %v", again, moved)
+	}
+}
+
+// TestPortsStayReserved: nobody gets the port of a cluster until its Close, whether its API server
+// runs or not.
+func TestPortsStayReserved(t *testing.T) {
+	dir := t.TempDir()
+	c, err := Prepare(Options{Dir: dir, KubeBinary: "kube"}, "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := c.List()[0].port.Number
+	if _, err := process.ReservePort(loopback, number); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("it is reserved twice: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := process.ReservePort(loopback, number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGOGC: a demo's processes hold little memory, and those of whoever asks for it start sooner.
+func TestGOGC(t *testing.T) {
+	for want, o := range map[string]Options{"50": {Tier: Simulated}, "400": {Tier: Simulated, GOGC: 400}} {
+		o.Dir, o.KubeBinary = t.TempDir(), "kube"
+		c, err := Prepare(o, "oak")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, p := range c.Processes() {
+			if p.Env["GOGC"] != want {
+				t.Errorf("%s has GOGC=%s, want %s", p.Name, p.Env["GOGC"], want)
+			}
+		}
 	}
 }
 
 // TestNoMemoryLimit keeps a limit away that a few large CRDs exceed: there is nothing but garbage collection then.
 func TestNoMemoryLimit(t *testing.T) {
-	c, err := Prepare(t.TempDir(), "kube", Simulated, "oak")
+	c, err := Prepare(Options{Dir: t.TempDir(), KubeBinary: "kube", Tier: Simulated}, "oak")
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer c.Close()
 	for _, p := range c.Processes() {
 		if limit, ok := p.Env["GOMEMLIMIT"]; ok {
 			t.Errorf("%s has GOMEMLIMIT=%s", p.Name, limit)

@@ -5,23 +5,85 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // multiplexed serves a fleet by HTTP/2, as the hub's API server asks for it.
-func multiplexed(t *testing.T, f *fleet, slowest time.Duration) *httptest.Server {
+func multiplexed(t *testing.T, f *fleet, d *deadlines) *httptest.Server {
 	t.Helper()
-	f.search.slowest = slowest
-	server := httptest.NewUnstartedServer(f.server.Config.Handler)
+	f.search.slowest = d.slowest
+	next := f.server.Config.Handler
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		next.ServeHTTP(&watched{ResponseWriter: w, deadlines: d}, q)
+	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server
+}
+
+// deadlines are those that a watch sets for its writes.
+type deadlines struct {
+	slowest time.Duration
+	// off has deadlines noted alone: no write misses one.
+	off atomic.Bool
+
+	mu    sync.Mutex
+	steps []string // deadline, flush and none, in their order
+}
+
+func (d *deadlines) note(step string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.steps = append(d.steps, step)
+}
+
+// last returns the last n steps.
+func (d *deadlines) last(n int) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.steps[max(len(d.steps)-n, 0):])
+}
+
+// watched is the writer of a watch that notes its deadlines.
+type watched struct {
+	http.ResponseWriter
+
+	deadlines *deadlines
+}
+
+// Unwrap lets http.ResponseController find the writer.
+func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// FlushError implements what http.ResponseController asks for.
+func (w *watched) FlushError() error {
+	w.deadlines.note("flush")
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// SetWriteDeadline implements what http.ResponseController asks for.
+func (w *watched) SetWriteDeadline(at time.Time) error {
+	switch {
+	case at.IsZero():
+		w.deadlines.note("none")
+	case w.deadlines.off.Load():
+		w.deadlines.note("deadline")
+		return nil
+	default:
+		w.deadlines.note("deadline")
+	}
+	return http.NewResponseController(w.ResponseWriter).SetWriteDeadline(at)
 }
 
 func (f *fleet) watchAt(t *testing.T, server *httptest.Server) *http.Response {
@@ -42,17 +104,32 @@ func (f *fleet) watchAt(t *testing.T, server *httptest.Server) *http.Response {
 	return resp
 }
 
-// TestQuietWatch: a watch in which nothing happens lasts, however patient the server is with clients that do not read.
+// TestQuietWatch: a watch in which nothing happens lasts, however patient the server is with
+// clients that do not read: after each event there is no deadline. Under Soak the deadlines pass in
+// quiet times.
 func TestQuietWatch(t *testing.T) {
 	f := threeClusters(t)
-	const slowest = 100 * time.Millisecond
-	lines := bufio.NewScanner(f.watchAt(t, multiplexed(t, f, slowest)).Body)
+	d := &deadlines{slowest: time.Minute}
+	if testenv.Soak() {
+		d.slowest = 100 * time.Millisecond
+	} else {
+		d.off.Store(true)
+	}
+	lines := bufio.NewScanner(f.watchAt(t, multiplexed(t, f, d)).Body)
 	for i := range 3 {
 		f.put(t, "oak", "pods", newObject(podKind, "shop", fmt.Sprint("new-", i)))
 		if !lines.Scan() || !strings.Contains(lines.Text(), fmt.Sprint("new-", i)) {
 			t.Fatalf("%q, %v", lines.Text(), lines.Err())
 		}
-		time.Sleep(3 * slowest) // the time in which nothing happens
+		testenv.Eventually(t, "the event has no deadline any more", testenv.Patience, func() error {
+			if diff := cmp.Diff([]string{"deadline", "flush", "none"}, d.last(3)); diff != "" {
+				return fmt.Errorf("last steps (-want +got):\n%s", diff)
+			}
+			return nil
+		})
+		if testenv.Soak() {
+			time.Sleep(3 * d.slowest) // the time in which nothing happens
+		}
 	}
 }
 
@@ -60,12 +137,15 @@ func TestQuietWatch(t *testing.T) {
 func TestClientThatDoesNotRead(t *testing.T) {
 	f := threeClusters(t)
 	before := gauge(t, watches)
-	f.watchAt(t, multiplexed(t, f, 100*time.Millisecond))
+	d := &deadlines{slowest: 100 * time.Millisecond}
+	d.off.Store(true) // until the watch is open, so that a busy machine does not end it
+	f.watchAt(t, multiplexed(t, f, d))
 	if now := gauge(t, watches); now != before+1 {
 		t.Fatalf("%v watches, and before %v", now, before)
 	}
+	d.off.Store(false)
 	fill := strings.Repeat("x", 1<<20)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(testenv.Patience)
 	for i := 0; gauge(t, watches) > before; i++ {
 		if time.Now().After(deadline) {
 			t.Fatal("the watch is still open")

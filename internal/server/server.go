@@ -209,6 +209,7 @@ func withPublic(h hub.Options, o listener.Options) hub.Options {
 }
 
 func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func(*hub.Hub) error) error {
+	installed := time.Now()
 	history, err := o.MirrorHistory.history()
 	if err != nil {
 		return err
@@ -282,6 +283,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	})
 
 	g, ctx := errgroup.WithContext(ctx)
+	wired := time.Now()
 	g.Go(func() error { return mgr.Start(ctx) })
 	g.Go(func() error { keepKubeconfig(ctx, h, mgr.GetClient(), came, log); return nil })
 	g.Go(func() error { return rooms.fleet.Run(ctx) })
@@ -291,6 +293,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return ctx.Err()
 		}
+		log.Info("Started", append(h.StartTimes(), "wireSeconds", wired.Sub(installed).Seconds(), "cachesSeconds", time.Since(wired).Seconds())...)
 		return ready(h)
 	})
 	g.Go(func() error {

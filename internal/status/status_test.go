@@ -118,6 +118,7 @@ func newFleet(t *testing.T) *fleet {
 		policyv1alpha1.AddToScheme(f.scheme), workv1alpha2.AddToScheme(f.scheme),
 		testenv.InstallCRDs(testenv.Config(0)),
 	))
+	testenv.Leftovers(t, testenv.Config(0))
 	f.hub = f.client(testenv.Config(0))
 	system := &corev1.Namespace{}
 	f.must(f.hub.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system))

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"orrery.dev/orrery/internal/seal"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // hush is what must be nowhere.
@@ -374,6 +375,7 @@ func TestKilledWhileSealing(t *testing.T) {
 	write(t, s, rows...)
 	want := secretBodies(t, s)
 	check(t, s.Close())
+	random := testenv.Rand(t)
 	for range 3 {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWhileSealing$")
 		cmd.Env = append(os.Environ(), "STORE_TEST_SEALING="+dir, "STORE_TEST_FIRST="+first, "STORE_TEST_SECOND="+second)
@@ -382,7 +384,7 @@ func TestKilledWhileSealing(t *testing.T) {
 		check(t, cmd.Start())
 		_, err = out.Read(make([]byte, 6))
 		check(t, err)
-		<-time.After(rand.N(60 * time.Millisecond)) // a random moment of it
+		<-time.After(time.Duration(random.IntN(60)) * time.Millisecond) // a random moment of it
 		check(t, cmd.Process.Kill())
 		_ = cmd.Wait() // killed
 		s := withKeys(t, dir, sealingKeys(t, second, first))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -12,9 +13,12 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // TestCompare: what differs from a moment is what lists of then and of now say that differs, page by page, whatever is selected.
+// Without SOAK it compares with a third of 60 moments.
 func TestCompare(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -57,7 +61,8 @@ func TestCompare(t *testing.T) {
 			return nil
 		}
 		compared := 0
-		for moment, then := range moments {
+		for _, moment := range testenv.Sample(t, 3, slices.SortedFunc(maps.Keys(moments), time.Time.Compare)) {
+			then := moments[moment]
 			for name, q := range queries {
 				q.Resource = "pods"
 				now := list(name, q)
@@ -98,7 +103,7 @@ func TestCompare(t *testing.T) {
 				compared += len(got)
 			}
 		}
-		if compared < 100 {
+		if compared < 30 {
 			t.Errorf("only %d differences were compared", compared)
 		}
 		if _, err := s.Compare(t.Context(), Query{Resource: "pods", At: c.now, Labels: selector(t, "a=b")}); !errors.Is(err, ErrSelector) {

@@ -20,6 +20,7 @@ import (
 )
 
 // TestRandomQueries: whatever is combined, a query answers with what a naive filter leaves of all rows, in its order, and counts it.
+// Without SOAK it does a third of 400 queries.
 func TestRandomQueries(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -49,9 +50,13 @@ func TestRandomQueries(t *testing.T) {
 			return err
 		}))
 		orders := orders(t)
-		for n := range 400 {
+		var queries []Query
+		for range 400 {
 			q := randomQuery(t, random)
 			q.Order = orders[random.IntN(len(orders))]
+			queries = append(queries, q)
+		}
+		for n, q := range testenv.Sample(t, 3, queries) {
 			var kept []found
 			for _, r := range all {
 				if q.selects(&r) {

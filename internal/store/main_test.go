@@ -18,16 +18,23 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// onEach runs a test in an empty database of each kind. openStore opens what it is given.
+// onEach runs a test in an empty database of each kind, side by side: it must be the last thing
+// that its caller does. openStore opens what it is given.
 func onEach(t *testing.T, test func(t *testing.T, at string)) {
-	t.Run("SQLite", func(t *testing.T) { test(t, t.TempDir()) })
+	t.Run("SQLite", func(t *testing.T) {
+		t.Parallel()
+		test(t, t.TempDir())
+	})
 	onServers(t, func(t *testing.T, _ *testenv.Database, at string) { test(t, at) })
 }
 
-// onServers runs a test in an empty database of each server.
+// onServers runs a test in an empty database of each server, side by side, as onEach does.
 func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at string)) {
 	for _, d := range []*testenv.Database{testenv.PostgreSQL, testenv.MariaDB} {
-		t.Run(d.Name, func(t *testing.T) { test(t, d, d.Create(t)) })
+		t.Run(d.Name, func(t *testing.T) {
+			t.Parallel()
+			test(t, d, d.Create(t))
+		})
 	}
 }
 

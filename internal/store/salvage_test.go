@@ -18,6 +18,8 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // pastStates is every former state that a store has of pods, whole, by its sequence, and what it has of deletions.
@@ -292,8 +294,7 @@ func TestSalvageKilled(t *testing.T) {
 	s := openStore(t, dir)
 	_, err := s.db.write.ExecContext(t.Context(), "DROP TABLE label")
 	check(t, errors.Join(err, s.Close()))
-	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
-	kills := 0
+	random, kills := testenv.Rand(t), 0
 	for {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestSalvageKilled$")
 		cmd.Env = append(os.Environ(), "STORE_TEST_SALVAGE="+dir)

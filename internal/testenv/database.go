@@ -110,15 +110,13 @@ func StopDatabases() error {
 
 func (d *Database) data() string { return filepath.Join(d.dir, "data") }
 
-// Create creates an empty database for one test and returns its DSN. It skips the test where there is no server.
+// Create creates an empty database for one test and returns its DSN. Where the server is not
+// installed, it skips the test of an ordinary user, and fails the test of root, who can install it.
 func (d *Database) Create(t testing.TB) string {
 	t.Helper()
 	d.once.Do(func() { d.failed = d.start() })
-	if errors.Is(d.failed, exec.ErrNotFound) {
-		t.Skipf("%s is not installed: run hack/database-packages.sh as root, or set %s", d.Name, d.Variable)
-	}
 	if d.failed != nil {
-		t.Fatalf("start %s: %v", d.Name, d.failed)
+		d.unavailable(t, os.Getuid() == 0)
 	}
 	name := "orrery_" + strings.ToLower(rand.Text()[:10])
 	d.exec(t, "CREATE DATABASE "+name)
@@ -130,6 +128,20 @@ func (d *Database) Create(t testing.TB) string {
 		d.exec(t, statement)
 	})
 	return d.scheme + d.dsn(d, name)
+}
+
+// unavailable ends a test for which the server could not be started.
+func (d *Database) unavailable(t testing.TB, root bool) {
+	t.Helper()
+	missing := errors.Is(d.failed, exec.ErrNotFound)
+	switch {
+	case missing && root:
+		t.Fatalf("%s is not installed: run make databases, or set %s to an administrator's DSN of a server", d.Name, d.Variable)
+	case missing:
+		t.Skipf("%s is not installed: run make databases as root, or set %s to an administrator's DSN of a server", d.Name, d.Variable)
+	default:
+		t.Fatalf("start %s: %v", d.Name, d.failed)
+	}
 }
 
 // Open connects to a database that Create has made.

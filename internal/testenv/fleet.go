@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,7 +44,9 @@ type Members struct {
 
 // StartMembers starts clusters, each with the number of nodes.
 func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error) {
-	clusters, err := sandbox.Prepare(filepath.Join(dir, "members"), KubeBinary(), sandbox.Simulated, names...)
+	clusters, err := sandbox.Prepare(
+		sandbox.Options{Dir: filepath.Join(dir, "members"), KubeBinary: KubeBinary(), Tier: sandbox.Simulated, GOGC: GOGC}, names...,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +54,7 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 	s, err := process.New(process.Plan{Name: "members", Parallelism: 4, Processes: clusters.Processes()},
 		process.Options{Dir: processes, Log: logr.Discard()})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, clusters.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	stopped := make(chan error, 1)
@@ -63,7 +66,7 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 			errs = append(errs, one.Close())
 		}
 		cancel()
-		return errors.Join(append(errs, <-stopped)...)
+		return errors.Join(append(errs, <-stopped, clusters.Close())...)
 	})
 	defer func() {
 		if err != nil {
@@ -147,6 +150,7 @@ type Hub struct {
 	// Dir is its data directory.
 	Dir    string
 	binary string
+	ports  []*process.Port // of the API server, the fleet API and the public listener; also while the hub is down
 	log    string
 	flags  []string
 	cmd    *exec.Cmd
@@ -208,8 +212,20 @@ func StartHub(dir, binary string, flags ...string) (*Hub, error) {
 	return h, h.Start()
 }
 
-// Start starts the server and waits until it is ready.
+// hubAddress is where a hub listens.
+const hubAddress = "127.0.0.1"
+
+// Start starts the server and waits until it is ready. Its ports stay reserved until the test
+// process ends, so that a hub that was stopped finds them free.
 func (h *Hub) Start() error {
+	for len(h.ports) < 3 {
+		port, err := process.ReservePort(hubAddress, 0)
+		if err != nil {
+			return err
+		}
+		h.ports = append(h.ports, port)
+	}
+	number := func(i int) string { return strconv.Itoa(h.ports[i].Number) }
 	ready := filepath.Join(filepath.Dir(h.Dir), "ready")
 	if err := os.Remove(ready); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -219,11 +235,11 @@ func (h *Hub) Start() error {
 		return err
 	}
 	defer log.Close()
-	args := []string{
+	h.cmd = exec.Command(h.binary, append([]string{
 		"server", "--data-dir", h.Dir, "--kube-binary", KubeBinary(),
-		"--secure-port=0", "--fleet-port=0", "--unsafe-no-fsync", "-v=1", "--ready-file", ready,
-	}
-	h.cmd = exec.Command(h.binary, append(args, h.flags...)...)
+		"--secure-port=" + number(0), "--fleet-port=" + number(1), "--public-address=" + net.JoinHostPort(hubAddress, number(2)),
+		"--unsafe-no-fsync", "-v=1", "--ready-file", ready,
+	}, h.flags...)...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	// A test that is killed leaves no server behind.
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

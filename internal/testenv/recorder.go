@@ -52,7 +52,8 @@ type Write struct {
 	Order int
 	// Time is when the request arrived.
 	Time time.Time
-	// Ended is when the API server answered, or when the connection to it broke. It is zero while the request is on its way.
+	// Ended is when the API server answered, or when the connection to it broke. It is zero while
+	// the request is on its way.
 	Ended time.Time
 	// Verb is create, update, patch, apply, delete or deletecollection.
 	Verb                                          string
@@ -67,8 +68,8 @@ type Write struct {
 	Impersonated string
 	// Body is the request's, decoded; nil when it is not an object.
 	Body map[string]any
-	// Code of the answer. It is 0 while the request is on its way, and stays 0 if the API server died before it answered:
-	// then the write may have been performed or not.
+	// Code of the answer. It is 0 while the request is on its way, and stays 0 if the API server
+	// died before it answered: then the write may have been performed or not.
 	Code int
 	// Answer is the answer's body, decoded.
 	Answer map[string]any
@@ -286,12 +287,13 @@ func (r *Recorder) state() (Fault, time.Duration, <-chan struct{}) {
 	return r.fault, r.delay, r.ended
 }
 
-// OnWrite has a function called with each write before it is passed on, in place of the function that the last call gave;
-// nil: none. The write waits for the function.
+// OnWrite has a function called with each write before it is passed on, in place of the function
+// that the last call gave; nil: none. The write waits for the function.
 func (r *Recorder) OnWrite(f func(Write)) { r.OnWriteIn("", f) }
 
-// OnWriteIn is OnWrite for the writes in one namespace and for those of the Namespace itself. Each namespace has a function
-// of its own, so that tests of different namespaces can run at the same time; the function of OnWrite is called, too.
+// OnWriteIn is OnWrite for the writes in one namespace and for those of the Namespace itself. Each
+// namespace has a function of its own, so that tests of different namespaces can run at the same
+// time; the function of OnWrite is called, too.
 func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -309,8 +311,8 @@ func (r *Recorder) Mark() int {
 	return len(r.writes)
 }
 
-// Writes returns the writes after a mark in the order in which they arrived; dry runs and refused ones are among them. Those
-// that are on their way have no Ended, Code and Answer yet.
+// Writes returns the writes after a mark in the order in which they arrived; dry runs and refused
+// ones are among them. Those that are on their way have no Ended, Code and Answer yet.
 func (r *Recorder) Writes(after int) []Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()

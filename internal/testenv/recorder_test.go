@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -82,7 +81,8 @@ func TestRecorderKeepsTheSequenceOfWrites(t *testing.T) {
 	}
 }
 
-// TestRecorderNotesTheEnd: a write that is on its way, one that was answered, and one under which the API server died differ.
+// TestRecorderNotesTheEnd: a write that is on its way, one that was answered, and one under which
+// the API server died differ.
 func TestRecorderNotesTheEnd(t *testing.T) {
 	arrived, proceed := make(chan struct{}), make(chan struct{})
 	apiServer := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
@@ -151,7 +151,8 @@ func TestRecorderNotesTheEnd(t *testing.T) {
 	}
 }
 
-// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function gets all writes.
+// TestRecorderCallsTheHooksOfANamespace: each namespace has a function of its own, and one function
+// gets all writes.
 func TestRecorderCallsTheHooksOfANamespace(t *testing.T) {
 	ns, other := Namespace(t, Config(0)), Namespace(t, Config(0))
 	r, api := recorded(t)
@@ -288,16 +289,5 @@ func TestParseWrite(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
-	}
-}
-
-func TestPollReturnsTheLastError(t *testing.T) {
-	n := 0
-	err := poll(50*time.Millisecond, func() error { n++; return errors.New(strings.Repeat("x", n)) })
-	if n < 2 || err == nil || len(err.Error()) != n {
-		t.Errorf("after %d checks: %v", n, err)
-	}
-	if err := poll(0, func() error { return nil }); err != nil {
-		t.Error(err)
 	}
 }

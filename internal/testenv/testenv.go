@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,10 @@ import (
 	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/sandbox"
 )
+
+// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start
+// sooner than a demo's, and take more memory.
+const GOGC = 400
 
 var servers []*Server
 
@@ -43,17 +48,27 @@ func Main(m *testing.M, n int) {
 
 func run(m *testing.M, n int) (code int, err error) {
 	defer func() {
+		var stopping errgroup.Group
 		for _, s := range servers {
-			err = errors.Join(err, s.stop())
+			if s != nil {
+				stopping.Go(s.stop)
+			}
 		}
-		err = errors.Join(err, StopDatabases())
+		err = errors.Join(err, stopping.Wait(), StopDatabases())
 	}()
-	for range n {
-		s, err := start()
-		if err != nil {
-			return 1, err
-		}
-		servers = append(servers, s)
+	servers = make([]*Server, n)
+	var starting errgroup.Group
+	for i := range servers {
+		starting.Go(func() error {
+			s, err := start()
+			if err == nil {
+				servers[i] = s // one that failed has stopped
+			}
+			return err
+		})
+	}
+	if err := starting.Wait(); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }
@@ -61,6 +76,7 @@ func run(m *testing.M, n int) (code int, err error) {
 // Server is one API server with an etcd of its own.
 type Server struct {
 	dir        string
+	clusters   *sandbox.Clusters // reserve the port
 	cfg        *rest.Config
 	kubeconfig []byte
 	plan       []process.Process // etcd, then the API server
@@ -84,14 +100,14 @@ func start(flags ...string) (_ *Server, err error) {
 			err = errors.Join(fmt.Errorf("start API server (is bin/orrery-kube built? run make kube): %w", err), s.stop())
 		}
 	}()
-	clusters, err := sandbox.Prepare(s.dir, KubeBinary(), sandbox.APIOnly, "server")
+	s.clusters, err = sandbox.Prepare(sandbox.Options{Dir: s.dir, KubeBinary: KubeBinary(), Tier: sandbox.APIOnly, GOGC: GOGC}, "server")
 	if err != nil {
 		return nil, err
 	}
-	s.plan = clusters.Processes()
+	s.plan = s.clusters.Processes()
 	s.plan[1].After = nil
 	s.plan[1].Command = append(s.plan[1].Command, flags...)
-	c := clusters.List()[0]
+	c := s.clusters.List()[0]
 	if s.cfg, err = c.Config(); err != nil {
 		return nil, err
 	}
@@ -136,8 +152,16 @@ func (r *running) end() error {
 	return <-r.stopped
 }
 
+// stop kills the processes: nobody reads what they would still write.
 func (s *Server) stop() error {
-	return errors.Join(s.api.end(), s.etcd.end(), os.RemoveAll(s.dir))
+	for _, p := range s.plan {
+		_ = s.signal(p.Name, syscall.SIGKILL) // one that does not run has no pidfile
+	}
+	err := errors.Join(s.api.end(), s.etcd.end())
+	if s.clusters != nil {
+		err = errors.Join(err, s.clusters.Close())
+	}
+	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
 // StartServer starts an API server, with flags beside those that it always has, for one test, which may signal it.
@@ -165,16 +189,7 @@ func (s *Server) Kubeconfig() []byte { return s.kubeconfig }
 // it stays dead until Restart.
 func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
-	name := s.plan[1].Name
-	b, err := os.ReadFile(filepath.Join(s.processDir(name), name+".pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.Fields(string(b))[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, sig); err != nil {
+	if err := s.signal(s.plan[1].Name, sig); err != nil {
 		t.Fatal(err)
 	}
 	if sig == syscall.SIGKILL {
@@ -183,6 +198,22 @@ func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 		}
 		s.api = nil
 	}
+}
+
+func (s *Server) signal(name string, sig syscall.Signal) error {
+	text, err := os.ReadFile(filepath.Join(s.processDir(name), name+".pid"))
+	if err != nil {
+		return err
+	}
+	words := strings.Fields(string(text))
+	if len(words) == 0 {
+		return fmt.Errorf("the pidfile of %s is empty", name)
+	}
+	pid, err := strconv.Atoi(words[0])
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(pid, sig)
 }
 
 // Restart starts the kube-apiserver again after it was killed, on the same address, and
@@ -211,29 +242,39 @@ func Kubeconfig(i int) []byte {
 // if none is named. It takes them from the files that the test binary embeds, so that Go's cache of test results depends on
 // their content and not on the time of a file.
 func InstallCRDs(cfg *rest.Config, names ...string) error {
-	files, err := fs.Glob(crd.Files, "*.yaml")
+	all, err := definitions()
 	if err != nil {
 		return err
 	}
-	var definitions []*apiextensionsv1.CustomResourceDefinition
+	wanted := slices.DeleteFunc(all, func(d *apiextensionsv1.CustomResourceDefinition) bool {
+		return len(names) > 0 && !slices.Contains(names, d.Name)
+	})
+	if len(wanted) < len(names) {
+		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
+	}
+	_, err = envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: wanted})
+	return err
+}
+
+// definitions returns the CustomResourceDefinitions of Orrery.
+func definitions() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	files, err := fs.Glob(crd.Files, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(files))
 	for _, file := range files {
 		text, err := crd.Files.ReadFile(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		definition := &apiextensionsv1.CustomResourceDefinition{}
 		if err := yaml.UnmarshalStrict(text, definition); err != nil {
-			return fmt.Errorf("read %s: %w", file, err)
+			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
-		if len(names) == 0 || slices.Contains(names, definition.Name) {
-			definitions = append(definitions, definition)
-		}
+		all = append(all, definition)
 	}
-	if len(definitions) < len(names) {
-		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
-	}
-	_, err = envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: definitions})
-	return err
+	return all, nil
 }
 
 // Namespace creates a namespace for one test and returns its name.

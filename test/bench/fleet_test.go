@@ -1,5 +1,8 @@
-// Package bench measures the figures of docs/benchmarks.md: the real binary, real API
-// servers, ratios against a plain client in the same run, or counts.
+//go:build bench
+
+// Package bench measures the figures of docs/benchmarks.md: the real binary, real API servers,
+// ratios against a plain client in the same run, or counts. Its files need -tags bench, so that a
+// run of all tests does not link them.
 package bench
 
 import (
@@ -98,7 +101,7 @@ func startFleet(b *testing.B, n int) *fleet {
 	b.Helper()
 	f := &fleet{dir: b.TempDir()}
 	names := []string{"oak", "pine"}[:n]
-	members, err := sandbox.Prepare(filepath.Join(f.dir, "members"), testenv.KubeBinary(), sandbox.APIOnly, names...)
+	members, err := sandbox.Prepare(sandbox.Options{Dir: filepath.Join(f.dir, "members"), KubeBinary: testenv.KubeBinary(), Tier: sandbox.APIOnly}, names...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -115,7 +118,7 @@ func startFleet(b *testing.B, n int) *fleet {
 			f.stopServer(b)
 		}
 		cancel()
-		if err := <-stopped; err != nil {
+		if err := errors.Join(<-stopped, members.Close()); err != nil {
 			b.Error(err)
 		}
 	})

@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-var members = []string{"oak", "pine", "birch"}
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/e2e/demo"
+)
 
 type deploymentList struct {
 	Items []struct {
@@ -44,15 +45,17 @@ spec:
 
 // TestOnlineBoutique places a real application, unchanged, in every cluster.
 func TestOnlineBoutique(t *testing.T) {
+	t.Parallel()
 	manifest := filepath.Join("testdata", "online-boutique.yaml")
+	testenv.Inputs(t, filepath.Join("test", "e2e", manifest)) // kubectl reads it
 	namespace(t, "boutique")
 	apply(t, "hub", boutiquePolicy)
-	t.Cleanup(func() { kubectl(t, "hub", "delete", "clusterpropagationpolicy", "boutique") })
-	kubectl(t, "hub", "-n", "boutique", "apply", "-f", manifest)
+	t.Cleanup(func() { demo.Kubectl(t, "hub", "delete", "clusterpropagationpolicy", "boutique") })
+	demo.Kubectl(t, "hub", "-n", "boutique", "apply", "-f", manifest)
 
 	const workloads = 12
 	eventually(t, 2*time.Minute, func() string {
-		for _, m := range members {
+		for _, m := range demo.Clusters {
 			var l deploymentList
 			get(t, m, &l, "deployments", "-n", "boutique")
 			if len(l.Items) != workloads {
@@ -67,7 +70,7 @@ func TestOnlineBoutique(t *testing.T) {
 		return ""
 	})
 	// The templates' own statuses sum that up.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, deadline, func() string {
 		var l deploymentList
 		get(t, "hub", &l, "deployments", "-n", "boutique")
 		for _, d := range l.Items {
@@ -80,38 +83,38 @@ func TestOnlineBoutique(t *testing.T) {
 		return ""
 	})
 	// So do plain kubectl's own words for it.
-	kubectl(t, "hub", "-n", "boutique", "rollout", "status", "deployment/frontend", "--timeout=30s")
-	kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=30s")
+	demo.Kubectl(t, "hub", "-n", "boutique", "rollout", "status", "deployment/frontend", "--timeout=30s")
+	demo.Kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=30s")
 
 	// One query sees them all.
-	eventually(t, 30*time.Second, func() string {
+	eventually(t, deadline, func() string {
 		var l deploymentList
 		get(t, "fleet", &l, "deployments", "-n", "boutique")
-		if want := workloads * len(members); len(l.Items) != want {
+		if want := workloads * len(demo.Clusters); len(l.Items) != want {
 			return fmt.Sprintf("the fleet shows %d of %d deployments", len(l.Items), want)
 		}
 		return ""
 	})
 
-	kubectl(t, "hub", "-n", "boutique", "delete", "-f", manifest)
+	demo.Kubectl(t, "hub", "-n", "boutique", "delete", "-f", manifest)
 	eventually(t, time.Minute, func() string {
-		for _, m := range members {
-			if left := kubectl(t, m, "get", "deployments,services,serviceaccounts,replicasets,pods,endpointslices", "-n", "boutique", "-o", "name"); left != "" && strings.TrimSpace(left) != "serviceaccount/default" {
+		for _, m := range demo.Clusters {
+			if left := demo.Kubectl(t, m, "get", "deployments,services,serviceaccounts,replicasets,pods,endpointslices", "-n", "boutique", "-o", "name"); left != "" && strings.TrimSpace(left) != "serviceaccount/default" {
 				return fmt.Sprintf("%s still has %s", m, left)
 			}
 		}
-		if left := kubectl(t, "hub", "get", "resourcebindings", "-n", "boutique", "-o", "name"); left != "" {
+		if left := demo.Kubectl(t, "hub", "get", "resourcebindings", "-n", "boutique", "-o", "name"); left != "" {
 			return "the hub still has " + left
 		}
 		return ""
 	})
-	kubectl(t, "hub", "delete", "namespace", "boutique")
+	demo.Kubectl(t, "hub", "delete", "namespace", "boutique")
 	eventually(t, time.Minute, func() string {
-		for _, m := range members {
-			if left := kubectl(t, m, "get", "namespace", "boutique", "--ignore-not-found", "-o", "name"); left != "" {
+		for _, m := range demo.Clusters {
+			if left := demo.Kubectl(t, m, "get", "namespace", "boutique", "--ignore-not-found", "-o", "name"); left != "" {
 				return fmt.Sprintf("%s still has %s", m, left)
 			}
-			if left := kubectl(t, m, "get", "all,sa", "-A", "-l", "work.orrery.dev/binding", "-o", "jsonpath={.items[?(@.metadata.namespace=='boutique')].metadata.name}"); left != "" {
+			if left := demo.Kubectl(t, m, "get", "all,sa", "-A", "-l", "work.orrery.dev/binding", "-o", "jsonpath={.items[?(@.metadata.namespace=='boutique')].metadata.name}"); left != "" {
 				return fmt.Sprintf("%s still has %s", m, left)
 			}
 		}

@@ -1,23 +1,36 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/e2e/demo"
 )
 
 // pid reads the pidfile of a process of the demo; the hub's own are under hub/.
 func pid(t testing.TB, name string) int {
 	t.Helper()
 	for _, pattern := range []string{
-		filepath.Join(dataDir, "processes", name+".pid"),
-		filepath.Join(dataDir, "hub", "*", name+".pid"),
+		filepath.Join(demo.Dir(), "processes", name+".pid"),
+		filepath.Join(demo.Dir(), "hub", "*", name+".pid"),
 	} {
 		files, _ := filepath.Glob(pattern)
 		for _, f := range files {
@@ -31,7 +44,7 @@ func pid(t testing.TB, name string) int {
 			}
 		}
 	}
-	t.Fatalf("no pidfile of %s under %s", name, dataDir)
+	t.Fatalf("no pidfile of %s under %s", name, demo.Dir())
 	return 0
 }
 
@@ -61,131 +74,239 @@ spec:
 `, ns)
 }
 
-// counts the placed ConfigMaps of a namespace in a member.
-func countPlaced(context, ns string) (int, error) {
-	out, err := tryKubectl(context, "", "get", "configmaps", "-n", ns, "-l", "work.orrery.dev/binding", "-o", "name")
+// placedConfigMaps selects the ConfigMaps that the hub has placed.
+const placedConfigMaps = "work.orrery.dev/binding"
+
+// countPlaced counts the placed ConfigMaps of a namespace in a member.
+func countPlaced(t testing.TB, member, ns string) (int, error) {
+	t.Helper()
+	list, err := demo.Client(t, member).CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{LabelSelector: placedConfigMaps})
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s", err, out)
+		return 0, err
 	}
-	return len(strings.Fields(out)), nil
+	return len(list.Items), nil
 }
 
-func eventuallyPlaced(t testing.TB, ns string, want int) {
+func eventuallyPlaced(t testing.TB, member, ns string, want int) {
 	t.Helper()
 	eventually(t, 3*time.Minute, func() string {
-		for _, m := range members {
-			n, err := countPlaced(m, ns)
-			if err != nil {
-				return err.Error()
-			}
-			if n != want {
-				return fmt.Sprintf("%s has %d of %d", m, n, want)
-			}
+		if n, err := countPlaced(t, member, ns); err != nil || n != want {
+			return fmt.Sprintf("%s has %d of %d: %v", member, n, want, err)
 		}
 		return ""
 	})
 }
 
-// TestKillInTheMiddleOf200Placements kills each process of the hub with SIGKILL while
-// objects are being placed. Everything must converge: nothing missing, nothing twice,
-// nothing left after deletion.
+// copies are the ConfigMaps that the hub has placed in a namespace of all members, as watches see
+// them that begin before the first is placed.
+type copies struct {
+	mu      sync.Mutex
+	present map[string]map[string]types.UID          // by member and name
+	created map[string]map[string]map[types.UID]bool // all that there ever were
+	ended   []string                                 // members whose watch ended before the test
+}
+
+func watchCopies(t testing.TB, ns string) *copies {
+	t.Helper()
+	c := &copies{present: map[string]map[string]types.UID{}, created: map[string]map[string]map[types.UID]bool{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		group.Wait()
+	})
+	for _, member := range demo.Clusters {
+		c.present[member], c.created[member] = map[string]types.UID{}, map[string]map[types.UID]bool{}
+		cfg, err := clientcmd.BuildConfigFromFlags("", filepath.Join(demo.Dir(), "members", member, "kubeconfig")) // not through the hub
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := client.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{LabelSelector: placedConfigMaps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list.Items) > 0 {
+			t.Fatalf("%s has objects of namespace %s already", member, ns)
+		}
+		w, err := client.CoreV1().ConfigMaps(ns).Watch(ctx, metav1.ListOptions{LabelSelector: placedConfigMaps, ResourceVersion: list.ResourceVersion})
+		if err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() {
+			for e := range w.ResultChan() {
+				c.note(member, e)
+			}
+			if ctx.Err() == nil {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.ended = append(c.ended, member)
+			}
+		})
+	}
+	return c
+}
+
+func (c *copies) note(member string, e watch.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, ok := e.Object.(*corev1.ConfigMap)
+	switch {
+	case !ok:
+		c.ended = append(c.ended, member)
+	case e.Type == watch.Deleted:
+		delete(c.present[member], o.Name)
+	default:
+		c.present[member][o.Name] = o.UID
+		if c.created[member][o.Name] == nil {
+			c.created[member][o.Name] = map[types.UID]bool{}
+		}
+		c.created[member][o.Name][o.UID] = true
+	}
+}
+
+// some waits until a member has one.
+func (c *copies) some(t testing.TB) {
+	t.Helper()
+	c.eventually(t, "something is placed", func(_, most int) bool { return most > 0 })
+}
+
+// each waits until each member has as many.
+func (c *copies) each(t testing.TB, count int) {
+	t.Helper()
+	c.eventually(t, fmt.Sprintf("each member has %d", count), func(fewest, most int) bool { return fewest == count && most == count })
+}
+
+func (c *copies) eventually(t testing.TB, what string, enough func(fewest, most int) bool) {
+	t.Helper()
+	testenv.Eventually(t, what, 3*time.Minute, func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.ended) > 0 {
+			t.Fatalf("the watches of %v have ended", c.ended)
+		}
+		var counts []int
+		for _, member := range demo.Clusters {
+			counts = append(counts, len(c.present[member]))
+		}
+		if !enough(slices.Min(counts), slices.Max(counts)) {
+			return fmt.Errorf("%v have %v", demo.Clusters, counts)
+		}
+		return nil
+	})
+}
+
+// once fails the test if one was placed again in a member after it was gone there, or under the
+// same name beside it.
+func (c *copies) once(t testing.TB, count int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for member, created := range c.created {
+		if len(created) != count {
+			t.Errorf("%s had %d objects, want %d", member, len(created), count)
+		}
+		for name, uids := range created {
+			if len(uids) != 1 {
+				t.Errorf("%s was created %d times in %s", name, len(uids), member)
+			}
+		}
+	}
+}
+
+// TestKillInTheMiddleOf200Placements kills a process of the hub with SIGKILL while objects are
+// being placed: one that Seed chooses, or with SOAK each. Everything must converge: nothing
+// missing, nothing created twice, nothing left after deletion. What becomes of writes that are on
+// their way when the hub's own process is killed is shown by TestKills of test/spine.
 func TestKillInTheMiddleOf200Placements(t *testing.T) {
 	const count = 200
-	for _, victim := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "hub"} {
+	demo.Dir() // the seed depends on the programs
+	victims := []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+	for _, victim := range testenv.Sample(t, len(victims), victims) {
 		t.Run(victim, func(t *testing.T) {
 			ns := namespace(t, "kill-"+victim)
+			placed := watchCopies(t, ns)
 			apply(t, "hub", configMapPolicy(ns))
 			apply(t, "hub", configMaps(0, count/2, ns))
 			// In the middle: some objects are there already, others are on their way.
-			eventually(t, time.Minute, func() string {
-				n, err := countPlaced(members[0], ns)
-				if err != nil {
-					return err.Error()
-				}
-				if n == 0 {
-					return "nothing is placed yet"
-				}
-				return ""
-			})
+			placed.some(t)
 			signal(t, victim, syscall.SIGKILL)
 			eventually(t, 2*time.Minute, func() string {
-				if out, err := tryKubectl("hub", configMaps(count/2, count, ns), "apply", "-f", "-"); err != nil {
+				if out, err := demo.TryKubectl("hub", configMaps(count/2, count, ns), "apply", "-f", "-"); err != nil {
 					return out
 				}
 				return ""
 			})
-			eventuallyPlaced(t, ns, count)
+			placed.each(t, count)
+			placed.once(t, count)
 
-			kubectl(t, "hub", "delete", "configmaps", "-n", ns, "--all", "--wait=false")
-			eventuallyPlaced(t, ns, 0)
-			eventually(t, time.Minute, func() string {
-				if left := kubectl(t, "hub", "get", "resourcebindings", "-n", ns, "-o", "name"); left != "" {
-					return "bindings are left: " + left
-				}
-				return ""
-			})
+			if err := demo.Client(t, "hub").CoreV1().ConfigMaps(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			placed.each(t, 0)
+			absent(t, "hub", "resourcebindings", "-n", ns)
+			placed.once(t, count)
 		})
 	}
 }
 
-// TestMemberGoneAndBack kills, then hangs, a member's API server: nothing is deleted,
-// its status becomes unknown, and it converges when it is back.
+// TestMemberGoneAndBack hangs a member's API server, and kills it: its status becomes unknown, the
+// fleet shows what was last seen of it, and objects that come meanwhile hold up nobody else. The
+// demo starts it again: it has all of them then, and those that it had are the same.
 func TestMemberGoneAndBack(t *testing.T) {
-	for name, fault := range map[string]struct{ inject, mend func() }{
-		"Killed": {
-			inject: func() { signal(t, "birch-apiserver", syscall.SIGKILL) },
-			mend:   func() {}, // the supervisor starts it again
-		},
-		"Hung": {
-			inject: func() { signal(t, "birch-apiserver", syscall.SIGSTOP) },
-			mend:   func() { signal(t, "birch-apiserver", syscall.SIGCONT) },
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ns := namespace(t, "gone-"+strings.ToLower(name))
-			apply(t, "hub", configMapPolicy(ns))
-			apply(t, "hub", configMaps(0, 5, ns))
-			eventuallyPlaced(t, ns, 5)
-
-			fault.inject()
-			if name == "Hung" {
-				eventually(t, 2*time.Minute, func() string {
-					if s := kubectl(t, "hub", "get", "cluster", "birch", "-o", "jsonpath={.status.conditions[?(@.type=='Reachable')].status}"); s != "Unknown" {
-						return "Reachable is " + s
-					}
-					if s := kubectl(t, "hub", "get", "resourcebinding", "c000-configmap", "-n", ns, "-o", "jsonpath={.status.aggregatedStatus[?(@.clusterName=='birch')].health}"); s != "Unknown" {
-						return "health in birch is " + s
-					}
-					return ""
-				})
-				// What was seen of it is still answered, with a warning.
-				out := kubectl(t, "fleet", "get", "configmaps", "-n", ns)
-				if n := strings.Count(out, "birch "); n < 5 {
-					t.Errorf("the fleet shows %d objects of the unreachable cluster, want 5 or more:\n%s", n, out)
-				}
-			}
-			// Objects created meanwhile wait for it and hold up nobody else.
-			eventually(t, time.Minute, func() string {
-				if out, err := tryKubectl("hub", configMaps(5, 10, ns), "apply", "-f", "-"); err != nil {
-					return out
-				}
-				return ""
-			})
-			eventually(t, time.Minute, func() string {
-				n, err := countPlaced("oak", ns)
-				if err != nil {
-					return err.Error()
-				}
-				if n != 10 {
-					return fmt.Sprintf("oak has %d of 10", n)
-				}
-				return ""
-			})
-			fault.mend()
-			eventuallyPlaced(t, ns, 10)
-			kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/birch", "--timeout=60s")
-		})
+	const member, apiServer = "birch", "birch-apiserver"
+	ns := namespace(t, "gone")
+	apply(t, "hub", configMapPolicy(ns))
+	apply(t, "hub", configMaps(0, 5, ns))
+	for _, m := range demo.Clusters {
+		eventuallyPlaced(t, m, ns, 5)
 	}
+	uids := func() map[string]types.UID {
+		list, err := demo.Client(t, member).CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{LabelSelector: placedConfigMaps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]types.UID{}
+		for _, o := range list.Items {
+			all[o.Name] = o.UID
+		}
+		return all
+	}
+	before, hung := uids(), pid(t, apiServer)
+
+	signal(t, apiServer, syscall.SIGSTOP)
+	eventually(t, 2*time.Minute, func() string {
+		if s := demo.Kubectl(t, "hub", "get", "cluster", member, "-o", "jsonpath={.status.conditions[?(@.type=='Reachable')].status}"); s != "Unknown" {
+			return "Reachable is " + s
+		}
+		if s := demo.Kubectl(t, "hub", "get", "resourcebinding", "c000-configmap", "-n", ns, "-o", "jsonpath={.status.aggregatedStatus[?(@.clusterName=='"+member+"')].health}"); s != "Unknown" {
+			return "health in " + member + " is " + s
+		}
+		return ""
+	})
+	out := demo.Kubectl(t, "fleet", "get", "configmaps", "-n", ns)
+	if n := strings.Count(out, member+" "); n < len(before) {
+		t.Errorf("the fleet shows %d objects of the unreachable cluster, want %d or more:\n%s", n, len(before), out)
+	}
+	apply(t, "hub", configMaps(5, 10, ns))
+	eventuallyPlaced(t, "oak", ns, 10)
+	eventuallyPlaced(t, "pine", ns, 10)
+
+	signal(t, apiServer, syscall.SIGKILL)
+	eventuallyPlaced(t, member, ns, 10)
+	if now := pid(t, apiServer); now == hung {
+		t.Errorf("the API server of %s is the process %d that was killed", member, now)
+	}
+	after := uids()
+	for name, uid := range before {
+		if after[name] != uid {
+			t.Errorf("%s is another object in %s than before", name, member)
+		}
+	}
+	demo.Kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+member, "--timeout=60s")
 }
 
 // TestNoOrphansWhenTheDemoIsKilled kills a demo's own process with SIGKILL: every process
@@ -193,14 +314,14 @@ func TestMemberGoneAndBack(t *testing.T) {
 func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cmd := exec.Command(orreryBinary(), "demo", "up", "--clusters=1", "--data-dir", dir)
+	cmd := exec.Command(demo.Orrery(), "demo", "up", "--clusters=1", "--data-dir", dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	// The last to start is a member's API server, the hub's own children run by then.
 	eventually(t, 2*time.Minute, func() string {
-		running := strings.Join(processesOf(dir), "\n")
+		running := strings.Join(demo.ProcessesOf(dir), "\n")
 		for _, p := range []string{"kube-apiserver", "kube-controller-manager", "members/oak"} {
 			if !strings.Contains(running, p) {
 				return "waiting for " + p + ":\n" + running
@@ -213,7 +334,7 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	eventually(t, 20*time.Second, func() string {
-		if left := processesOf(dir); len(left) > 0 {
+		if left := demo.ProcessesOf(dir); len(left) > 0 {
 			return "left: " + strings.Join(left, "\n")
 		}
 		return ""
@@ -230,7 +351,7 @@ func TestDemoInTheForeground(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	cmd := exec.Command(orreryBinary(), "demo", "up", "--clusters=1", "--data-dir", dir)
+	cmd := exec.Command(demo.Orrery(), "demo", "up", "--clusters=1", "--data-dir", dir)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -264,7 +385,7 @@ func TestDemoInTheForeground(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("Ctrl-C: %v\n%s", err, text())
 	}
-	if left := processesOf(dir); len(left) > 0 {
+	if left := demo.ProcessesOf(dir); len(left) > 0 {
 		t.Errorf("left: %s", strings.Join(left, "\n"))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"os"
@@ -20,21 +19,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/e2e/demo"
 )
-
-// orrery runs the binary and returns what it printed and its exit code.
-func orrery(t testing.TB, args ...string) (string, int) {
-	t.Helper()
-	out, err := exec.Command(orreryBinary(), args...).CombinedOutput()
-	if err == nil {
-		return string(out), 0
-	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		t.Fatalf("orrery %s: %v", strings.Join(args, " "), err)
-	}
-	return string(out), exit.ExitCode()
-}
 
 // TestJoinAndUnjoin joins an API server that the demo knows nothing of.
 func TestJoinAndUnjoin(t *testing.T) {
@@ -44,24 +30,24 @@ func TestJoinAndUnjoin(t *testing.T) {
 	if err := os.WriteFile(file, server.Kubeconfig(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, code := orrery(t, "cluster", "join", "mine", "--cluster-kubeconfig", file, "--region", "eu-west-1", "--labels", "env=dev")
+	out, code := demo.Run(t, "cluster", "join", "mine", "--cluster-kubeconfig", file, "--region", "eu-west-1", "--labels", "env=dev")
 	if code != 0 {
 		t.Fatalf("join: %s", out)
 	}
-	t.Cleanup(func() { orrery(t, "cluster", "unjoin", "mine") })
+	t.Cleanup(func() { demo.Run(t, "cluster", "unjoin", "mine") })
 
 	// The hub has an account of its own there, and not the kubeconfig's credentials.
-	if text := kubectl(t, "hub", "get", "secret", "-n", "orrery-cluster", "mine", "-o", "jsonpath={.data.grant}"); text == "" {
+	if text := demo.Kubectl(t, "hub", "get", "secret", "-n", "orrery-cluster", "mine", "-o", "jsonpath={.data.grant}"); text == "" {
 		t.Error("the Secret of the cluster has no token of an account that the hub renews")
 	}
 	// The kubeconfig has a context for it at once.
-	kubectl(t, "mine", "get", "namespaces")
+	demo.Kubectl(t, "mine", "get", "namespaces")
 
 	// The same cluster under another name, and the hub itself, are refused.
-	if out, code := orrery(t, "cluster", "join", "other", "--cluster-kubeconfig", file); code == 0 || !strings.Contains(out, "mine") {
+	if out, code := demo.Run(t, "cluster", "join", "other", "--cluster-kubeconfig", file); code == 0 || !strings.Contains(out, "mine") {
 		t.Errorf("joining a cluster twice: exit code %d, want a refusal that names cluster mine:\n%s", code, out)
 	}
-	if out, code := orrery(t, "cluster", "join", "hub", "--cluster-kubeconfig", filepath.Join(dataDir, "kubeconfig"), "--cluster-context", "hub"); code == 0 || !strings.Contains(out, "hub itself") {
+	if out, code := demo.Run(t, "cluster", "join", "hub", "--cluster-kubeconfig", demo.Kubeconfig(), "--cluster-context", "hub"); code == 0 || !strings.Contains(out, "hub itself") {
 		t.Errorf("joining the hub: exit code %d, want a refusal:\n%s", code, out)
 	}
 
@@ -69,12 +55,12 @@ func TestJoinAndUnjoin(t *testing.T) {
 	apply(t, "hub", strings.ReplaceAll(configMapPolicy(ns), "spec:", "spec:\n  placement: {clusterAffinity: {clusterNames: [mine]}}"))
 	apply(t, "hub", configMaps(0, 3, ns))
 	eventually(t, deadline, func() string {
-		if n, err := countPlaced("mine", ns); err != nil || n != 3 {
+		if n, err := countPlaced(t, "mine", ns); err != nil || n != 3 {
 			return "waiting for the objects in the new cluster"
 		}
 		return ""
 	})
-	if out, code := orrery(t, "cluster", "unjoin", "mine"); code != 0 {
+	if out, code := demo.Run(t, "cluster", "unjoin", "mine"); code != 0 {
 		t.Fatalf("unjoin: %s", out)
 	}
 	// What was placed keeps running, without our marks.
@@ -96,7 +82,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 	}
 
 	// With --delete-workloads what was placed goes, and nothing else.
-	if out, code := orrery(t, "cluster", "join", "mine", "--cluster-kubeconfig", file); code != 0 {
+	if out, code := demo.Run(t, "cluster", "join", "mine", "--cluster-kubeconfig", file); code != 0 {
 		t.Fatalf("join again: %s", out)
 	}
 	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "c000-configmap", "-n", ns) // what was orphaned is ours again
@@ -104,7 +90,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 	apply(t, "hub", strings.ReplaceAll(configMapPolicy(other), "spec:", "spec:\n  placement: {clusterAffinity: {clusterNames: [mine]}}"))
 	apply(t, "hub", configMaps(0, 3, other))
 	eventually(t, deadline, func() string {
-		if n, err := countPlaced("mine", other); err != nil || n != 3 {
+		if n, err := countPlaced(t, "mine", other); err != nil || n != 3 {
 			return fmt.Sprintf("%d of 3 objects are in the cluster that joined again: %v", n, err)
 		}
 		return ""
@@ -114,7 +100,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 			t.Fatalf("%v\n%s", err, text)
 		}
 	}
-	if out, code := orrery(t, "cluster", "unjoin", "mine", "--delete-workloads"); code != 0 {
+	if out, code := demo.Run(t, "cluster", "unjoin", "mine", "--delete-workloads"); code != 0 {
 		t.Fatalf("unjoin: %s", out)
 	}
 	for namespace, want := range map[string]int{ns: 0, other: 0, "theirs": 1} {
@@ -126,7 +112,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 	}
 	// The member's context is gone with it.
 	eventually(t, deadline, func() string {
-		if out, err := tryKubectl("mine", "", "version"); err == nil || !strings.Contains(out, `"mine" does not exist`) {
+		if out, err := demo.TryKubectl("mine", "", "version"); err == nil || !strings.Contains(out, `"mine" does not exist`) {
 			return out
 		}
 		return ""
@@ -137,7 +123,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 // stored.
 func TestJoinIsRefused(t *testing.T) {
 	t.Parallel()
-	good, err := os.ReadFile(filepath.Join(dataDir, "members", "oak", "kubeconfig"))
+	good, err := os.ReadFile(filepath.Join(demo.Dir(), "members", "oak", "kubeconfig"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +160,7 @@ func TestJoinIsRefused(t *testing.T) {
 			if err := os.WriteFile(file, tc.kubeconfig, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			out, code := orrery(t, append([]string{"cluster", "join", "refused", "--cluster-kubeconfig", file}, tc.args...)...)
+			out, code := demo.Run(t, append([]string{"cluster", "join", "refused", "--cluster-kubeconfig", file}, tc.args...)...)
 			if code != 1 || strings.Contains(out, "hunter2") {
 				t.Errorf("exit code %d, want 1 and no secret:\n%s", code, out)
 			}

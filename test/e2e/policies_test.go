@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"orrery.dev/orrery/test/e2e/demo"
 )
 
 // hasCondition waits until an object on the hub has a condition, given as Type=Status/Reason,
@@ -17,9 +19,9 @@ func hasCondition(t testing.TB, want string, says []string, object ...string) {
 	t.Helper()
 	kind, rest, _ := strings.Cut(want, "=")
 	eventually(t, deadline, func() string {
-		out, err := tryKubectl("hub", "", append([]string{"get", "-o", "json"}, object...)...)
+		out, err := demo.TryGet("hub", append([]string{"-o", "json"}, object...)...)
 		if err != nil {
-			return out
+			return err.Error()
 		}
 		var o struct {
 			Status struct {
@@ -48,9 +50,9 @@ func hasCondition(t testing.TB, want string, says []string, object ...string) {
 func shows(t testing.TB, context, want string, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
-		out, err := tryKubectl(context, "", append([]string{"get", "--ignore-not-found"}, args...)...)
+		out, err := demo.TryGet(context, append([]string{"--ignore-not-found"}, args...)...)
 		if err != nil || strings.TrimSpace(out) != want {
-			return fmt.Sprintf("%s: get %s: want %q, got %q", context, strings.Join(args, " "), want, strings.TrimSpace(out))
+			return fmt.Sprintf("%s: get %s: want %q, got %q, %v", context, strings.Join(args, " "), want, strings.TrimSpace(out), err)
 		}
 		return ""
 	})
@@ -87,8 +89,8 @@ const (
 func TestObjectThatIsNotOurs(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "foreign")
-	kubectl(t, "oak", "create", "namespace", ns)
-	t.Cleanup(func() { kubectl(t, "oak", "delete", "namespace", ns, "--ignore-not-found", "--wait=false") })
+	demo.Kubectl(t, "oak", "create", "namespace", ns)
+	t.Cleanup(func() { demo.Kubectl(t, "oak", "delete", "namespace", ns, "--ignore-not-found", "--wait=false") })
 	apply(t, "oak", configMap(ns, "settings", "", "theirs"))
 	shows(t, "fleet", "theirs", "configmap", "settings", "-n", ns, "-o", "jsonpath={.items[*].data.who}{.data.who}")
 
@@ -98,15 +100,16 @@ func TestObjectThatIsNotOurs(t *testing.T) {
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak"}, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "theirs []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 
-	// Who owns the hub's namespace does not own oak's of that name, unless an administrator says so.
-	kubectl(t, "hub", "patch", "propagationpolicy", "all", "-n", ns, "--type=merge", "-p", `{"spec":{"conflictResolution":"Overwrite"}}`)
+	// Who owns the hub's namespace does not own oak's of that name, unless an administrator says
+	// so.
+	demo.Kubectl(t, "hub", "patch", "propagationpolicy", "all", "-n", ns, "--type=merge", "-p", `{"spec":{"conflictResolution":"Overwrite"}}`)
 	hasCondition(t, "FullyApplied=False/Conflict", []string{"oak", "work.orrery.dev/allow-takeover"}, "resourcebinding", "settings-configmap", "-n", ns)
-	kubectl(t, "hub", "label", "namespace", ns, "work.orrery.dev/allow-takeover=true")
+	demo.Kubectl(t, "hub", "label", "namespace", ns, "work.orrery.dev/allow-takeover=true")
 	hasCondition(t, "FullyApplied=True/FullyApplied", nil, "resourcebinding", "settings-configmap", "-n", ns)
 	shows(t, "oak", "ours", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
 
 	// It was there before this hub, as its namespace was: both are left.
-	kubectl(t, "hub", "delete", "namespace", ns)
+	demo.Kubectl(t, "hub", "delete", "namespace", ns)
 	absent(t, "pine", "namespace", ns)
 	shows(t, "oak", "ours []", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who} [{.metadata.labels}]")
 	shows(t, "oak", "Active", "namespace", ns, "-o", "jsonpath={.status.phase}")
@@ -125,7 +128,7 @@ spec:
   priority: 100
   placement: {clusterAffinity: {clusterNames: [pine]}}
 `, ns))
-	t.Cleanup(func() { kubectl(t, "hub", "delete", "clusterpropagationpolicy", "claims") })
+	t.Cleanup(func() { demo.Kubectl(t, "hub", "delete", "clusterpropagationpolicy", "claims") })
 	apply(t, "hub", policy(ns, "own", anyConfigMap, "placement: {clusterAffinity: {clusterNames: [oak]}}"))
 	apply(t, "hub", configMap(ns, "settings", "", "me"))
 
@@ -134,7 +137,7 @@ spec:
 	shows(t, "oak", "me", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
 	absent(t, "pine", "configmap", "settings", "-n", ns)
 
-	kubectl(t, "hub", "delete", "propagationpolicy", "own", "-n", ns)
+	demo.Kubectl(t, "hub", "delete", "propagationpolicy", "own", "-n", ns)
 	shows(t, "pine", "me", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
 	absent(t, "oak", "configmap", "settings", "-n", ns)
 	hasCondition(t, "Undisputed=True/Undisputed", nil, "clusterpropagationpolicy", "claims")
@@ -161,7 +164,7 @@ func TestSkippedInSystemNamespaces(t *testing.T) {
 	const role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: e2e-skipped, namespace: %s, labels: {e2e: skipped}}\n"
 	apply(t, "hub", fmt.Sprintf(role, ns))
 	apply(t, "hub", fmt.Sprintf(role, "kube-system"))
-	t.Cleanup(func() { kubectl(t, "hub", "delete", "role", "e2e-skipped", "-n", "kube-system") })
+	t.Cleanup(func() { demo.Kubectl(t, "hub", "delete", "role", "e2e-skipped", "-n", "kube-system") })
 	const all = `
 apiVersion: policy.orrery.dev/v1alpha1
 kind: ClusterPropagationPolicy
@@ -171,7 +174,7 @@ spec:
   placement: {clusterAffinity: {clusterNames: [oak]}}
 `
 	apply(t, "hub", fmt.Sprintf(all, ""))
-	t.Cleanup(func() { kubectl(t, "hub", "delete", "clusterpropagationpolicy", "e2e-skipped") })
+	t.Cleanup(func() { demo.Kubectl(t, "hub", "delete", "clusterpropagationpolicy", "e2e-skipped") })
 	hasCondition(t, "Complete=False/SystemNamespace", []string{"1 (Role kube-system/e2e-skipped)", "name the namespace in the selector"}, "clusterpropagationpolicy", "e2e-skipped")
 	hasCondition(t, "Ready=True/Ready", nil, "clusterpropagationpolicy", "e2e-skipped")
 	shows(t, "hub", "Warning SystemNamespace", "events", "--field-selector=involvedObject.name=e2e-skipped", "-o", "jsonpath={.items[*].type} {.items[*].reason}")
@@ -210,13 +213,13 @@ func TestKindThatAMemberDoesNotServe(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		for _, context := range []string{"hub", "oak", "pine"} {
-			kubectl(t, context, "delete", "crd", "widgets.e2e.example.org", "--ignore-not-found")
+			demo.Kubectl(t, context, "delete", "crd", "widgets.e2e.example.org", "--ignore-not-found")
 		}
 	})
-	kubectl(t, "hub", "wait", "--for=condition=Established", "crd/widgets.e2e.example.org", "--timeout=30s")
+	demo.Kubectl(t, "hub", "wait", "--for=condition=Established", "crd/widgets.e2e.example.org", "--timeout=30s")
 	apply(t, "hub", policy(ns, "all", "{apiVersion: e2e.example.org/v1, kind: Widget}", inOakAndPine))
 	eventually(t, deadline, func() string {
-		out, err := tryKubectl("hub", "apiVersion: e2e.example.org/v1\nkind: Widget\nmetadata: {name: w, namespace: "+ns+"}\nspec: {size: 3}\n", "apply", "-f", "-")
+		out, err := demo.TryKubectl("hub", "apiVersion: e2e.example.org/v1\nkind: Widget\nmetadata: {name: w, namespace: "+ns+"}\nspec: {size: 3}\n", "apply", "-f", "-")
 		if err != nil {
 			return out
 		}
@@ -232,27 +235,28 @@ func TestKindThatAMemberDoesNotServe(t *testing.T) {
 	shows(t, "fleet", "oak pine", "widgets.e2e.example.org", "-n", ns, "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
 }
 
-// A CustomResourceDefinition and its objects are placed by policies of their own, in the same moment and in either order: what needs the definition waits for it,
-// says so, and goes where it is.
+// A CustomResourceDefinition and its objects are placed by policies of their own, in the same
+// moment and in either order: what needs the definition waits for it, says so, and goes where it
+// is.
 func TestDefinitionPlacedWithItsObjects(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "definitions")
 	crd := strings.NewReplacer("widgets", "cranks", "widget", "crank", "Widget", "Crank").Replace(widgets())
 	t.Cleanup(func() {
-		kubectl(t, "hub", "delete", "clusterpropagationpolicy", "e2e-definitions", "--ignore-not-found")
+		demo.Kubectl(t, "hub", "delete", "clusterpropagationpolicy", "e2e-definitions", "--ignore-not-found")
 		for _, context := range []string{"hub", "oak", "pine"} {
-			kubectl(t, context, "delete", "crd", "cranks.e2e.example.org", "--ignore-not-found")
+			demo.Kubectl(t, context, "delete", "crd", "cranks.e2e.example.org", "--ignore-not-found")
 		}
 	})
 	// The object first: no member knows its kind.
 	apply(t, "hub", crd)
-	kubectl(t, "hub", "wait", "--for=condition=Established", "crd/cranks.e2e.example.org", "--timeout=30s")
+	demo.Kubectl(t, "hub", "wait", "--for=condition=Established", "crd/cranks.e2e.example.org", "--timeout=30s")
 	apply(t, "hub", policy(ns, "all", "{apiVersion: e2e.example.org/v1, kind: Crank}", inOakAndPine))
 	crank := func(name string) string {
 		return "apiVersion: e2e.example.org/v1\nkind: Crank\nmetadata: {name: " + name + ", namespace: " + ns + "}\nspec: {size: 3}\n"
 	}
 	eventually(t, deadline, func() string {
-		out, err := tryKubectl("hub", crank("first"), "apply", "-f", "-")
+		out, err := demo.TryKubectl("hub", crank("first"), "apply", "-f", "-")
 		if err != nil {
 			return out
 		}
@@ -302,12 +306,12 @@ spec:
   matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}
 `, words, ns))
 	t.Cleanup(func() {
-		kubectl(t, "pine", "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "e2e-rejected")
+		demo.Kubectl(t, "pine", "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "e2e-rejected")
 	})
 	// It is in force when it refuses us.
-	kubectl(t, "pine", "create", "namespace", ns)
+	demo.Kubectl(t, "pine", "create", "namespace", ns)
 	eventually(t, deadline, func() string {
-		out, _ := tryKubectl("pine", configMap(ns, "probe", "", "mallory"), "apply", "--dry-run=server", "-f", "-")
+		out, _ := demo.TryKubectl("pine", configMap(ns, "probe", "", "mallory"), "apply", "--dry-run=server", "-f", "-")
 		if !strings.Contains(out, words) {
 			return out
 		}
@@ -317,20 +321,20 @@ spec:
 	apply(t, "hub", configMap(ns, "settings", "", "mallory"))
 	binding := []string{"resourcebinding", "settings-configmap", "-n", ns}
 	hasCondition(t, "FullyApplied=False/Rejected", []string{"pine", words}, binding...)
-	out := kubectl(t, "hub", append([]string{"get", "-o", "jsonpath={.status.aggregatedStatus[?(@.clusterName=='pine')].appliedMessage}"}, binding...)...)
+	out := demo.Kubectl(t, "hub", append([]string{"get", "-o", "jsonpath={.status.aggregatedStatus[?(@.clusterName=='pine')].appliedMessage}"}, binding...)...)
 	if !strings.Contains(out, words) {
 		t.Errorf("the binding says of pine %q, want %q", out, words)
 	}
 	shows(t, "oak", "mallory", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
 	absent(t, "pine", "configmap", "settings", "-n", ns)
-	if out, code := orrery(t, "cluster", "describe", "pine"); code != 0 || !strings.Contains(out, words) {
+	if out, code := demo.Run(t, "cluster", "describe", "pine"); code != 0 || !strings.Contains(out, words) {
 		t.Errorf("cluster describe does not say it:\n%s", out)
 	}
 
 	apply(t, "hub", configMap(ns, "settings", "", "alice"))
 	hasCondition(t, "FullyApplied=True/FullyApplied", nil, binding...)
 	shows(t, "pine", "alice", "configmap", "settings", "-n", ns, "-o", "jsonpath={.data.who}")
-	kubectl(t, "pine", "delete", "namespace", ns, "--wait=false")
+	demo.Kubectl(t, "pine", "delete", "namespace", ns, "--wait=false")
 }
 
 // Overrides differ by cluster; cluster-wide ones are applied first, and what they changed
@@ -358,25 +362,25 @@ spec:
       plaintext: [{path: /spec/replicas, operator: replace, value: 2}]
 `, ns))
 	t.Cleanup(func() {
-		kubectl(t, "hub", "delete", "clusteroverridepolicy", "e2e-overrides", "--ignore-not-found")
+		demo.Kubectl(t, "hub", "delete", "clusteroverridepolicy", "e2e-overrides", "--ignore-not-found")
 	})
 	apply(t, "hub", policy(ns, "all", anyDeployment, inOakAndPine))
-	kubectl(t, "hub", "-n", ns, "create", "deployment", "web", "--image=docker.io/library/nginx:1.29", "--replicas=1")
+	demo.Kubectl(t, "hub", "-n", ns, "create", "deployment", "web", "--image=docker.io/library/nginx:1.29", "--replicas=1")
 	image := []string{"deployment", "web", "-n", ns, "-o", "jsonpath={.spec.template.spec.containers[0].image} {.spec.replicas}"}
 	shows(t, "oak", "mirror.example.org/library/nginx:1.29 1", image...)
 	shows(t, "pine", "mirror.example.org/library/nginx:canary 2", image...)
 
-	kubectl(t, "hub", "delete", "clusteroverridepolicy", "e2e-overrides")
+	demo.Kubectl(t, "hub", "delete", "clusteroverridepolicy", "e2e-overrides")
 	shows(t, "oak", "docker.io/library/nginx:1.29 1", image...)
 	shows(t, "pine", "docker.io/library/nginx:canary 2", image...)
 
 	// One that does not fit is named, and the cluster keeps what it has.
-	kubectl(t, "hub", "patch", "overridepolicy", "local", "-n", ns, "--type=json", "-p",
+	demo.Kubectl(t, "hub", "patch", "overridepolicy", "local", "-n", ns, "--type=json", "-p",
 		`[{"op":"replace","path":"/spec/overrideRules/0/overriders/plaintext/0/path","value":"/spec/nonsense/deep"}]`)
 	hasCondition(t, "FullyApplied=False/RenderFailed", []string{"pine", "local", "/spec/nonsense/deep"}, "resourcebinding", "web-deployment", "-n", ns)
 	shows(t, "pine", "docker.io/library/nginx:canary 2", image...)
 
-	kubectl(t, "hub", "delete", "overridepolicy", "local", "-n", ns)
+	demo.Kubectl(t, "hub", "delete", "overridepolicy", "local", "-n", ns)
 	shows(t, "pine", "docker.io/library/nginx:1.29 1", image...)
 }
 
@@ -399,7 +403,7 @@ func TestSelectedByLabel(t *testing.T) {
 	absent(t, "hub", "resourcebinding", "out-configmap", "-n", ns)
 	absent(t, "oak", "configmap", "out", "-n", ns)
 
-	kubectl(t, "hub", "delete", "configmap", "in", "-n", ns)
+	demo.Kubectl(t, "hub", "delete", "configmap", "in", "-n", ns)
 	absent(t, "oak", "configmap", "in", "-n", ns)
 	absent(t, "pine", "configmap", "in", "-n", ns)
 	absent(t, "hub", "resourcebinding", "in-configmap", "-n", ns)
@@ -435,7 +439,7 @@ func TestRefusedInput(t *testing.T) {
 		"SiteIsNoURL":            {fmt.Sprintf(site, "site.git", ""), "spec.gitRepo: Invalid value"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := tryKubectl("hub", tc.manifest, "apply", "--dry-run=server", "-f", "-")
+			out, err := demo.TryKubectl("hub", tc.manifest, "apply", "--dry-run=server", "-f", "-")
 			if err == nil || !strings.Contains(out, tc.says) {
 				t.Errorf("want a refusal that says %q, got: %v\n%s", tc.says, err, out)
 			}
@@ -475,8 +479,8 @@ spec: {completions: 2, parallelism: 2, `+fmt.Sprintf(pod, ns, "once", ", restart
 	shows(t, "hub", "2", "statefulset", "db", "-n", ns, "-o", "jsonpath={.status.readyReplicas}")
 	shows(t, "hub", "9 9", "daemonset", "agent", "-n", ns, "-o", "jsonpath={.status.desiredNumberScheduled} {.status.numberReady}")
 	shows(t, "hub", "6", "job", "once", "-n", ns, "-o", "jsonpath={.status.succeeded}")
-	kubectl(t, "hub", "-n", ns, "rollout", "status", "daemonset/agent", "--timeout=30s")
-	kubectl(t, "hub", "-n", ns, "wait", "--for=condition=Complete", "job/once", "--timeout=30s")
+	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "daemonset/agent", "--timeout=30s")
+	demo.Kubectl(t, "hub", "-n", ns, "wait", "--for=condition=Complete", "job/once", "--timeout=30s")
 	hasCondition(t, "Healthy=True/Healthy", nil, "resourcebinding", "db-statefulset", "-n", ns)
 	hasCondition(t, "Healthy=True/Healthy", nil, "resourcebinding", "db-service", "-n", ns)
 }
@@ -489,14 +493,14 @@ func TestReplicasAreDivided(t *testing.T) {
 	apply(t, "hub", policy(ns, "static", "{apiVersion: apps/v1, kind: Deployment, name: static}",
 		fmt.Sprintf(divided, "staticWeightList: [{targetCluster: {clusterNames: [oak]}, weight: 2}, {targetCluster: {clusterNames: [pine]}, weight: 1}]")))
 	apply(t, "hub", policy(ns, "dynamic", "{apiVersion: apps/v1, kind: Deployment, name: dynamic}", fmt.Sprintf(divided, "dynamicWeight: AvailableReplicas")))
-	kubectl(t, "hub", "-n", ns, "create", "deployment", "static", "--image=nginx", "--replicas=6")
+	demo.Kubectl(t, "hub", "-n", ns, "create", "deployment", "static", "--image=nginx", "--replicas=6")
 	replicas := "jsonpath={.spec.replicas}"
 	shows(t, "oak", "4", "deployment", "static", "-n", ns, "-o", replicas)
 	shows(t, "pine", "2", "deployment", "static", "-n", ns, "-o", replicas)
-	kubectl(t, "hub", "-n", ns, "scale", "deployment/static", "--replicas=9")
+	demo.Kubectl(t, "hub", "-n", ns, "scale", "deployment/static", "--replicas=9")
 	shows(t, "oak", "6", "deployment", "static", "-n", ns, "-o", replicas)
 	shows(t, "pine", "3", "deployment", "static", "-n", ns, "-o", replicas)
-	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/static", "--timeout=60s")
+	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/static", "--timeout=60s")
 
 	// Nodes have 8 cores: one such pod fits into each, and there are six nodes.
 	apply(t, "hub", fmt.Sprintf(`
@@ -509,18 +513,19 @@ spec:
   template: {metadata: {labels: {app: dynamic}}, spec: {containers: [{name: c, image: busybox, resources: {requests: {cpu: "6"}}}]}}
 `, ns))
 	hasCondition(t, "Scheduled=False/Insufficient", []string{"6 of 20 replicas are placed"}, "resourcebinding", "dynamic-deployment", "-n", ns)
-	kubectl(t, "hub", "-n", ns, "scale", "deployment/dynamic", "--replicas=4")
+	demo.Kubectl(t, "hub", "-n", ns, "scale", "deployment/dynamic", "--replicas=4")
 	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "dynamic-deployment", "-n", ns)
-	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=60s")
+	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/dynamic", "--timeout=60s")
 }
 
-// By free capacity replicas go where a node takes them, and where the namespace's quota lets them in.
+// By free capacity replicas go where a node takes them, and where the namespace's quota lets them
+// in.
 func TestReplicasGoWhereTheyMayRun(t *testing.T) {
 	t.Parallel()
 	ns := namespace(t, "room")
-	node := strings.Fields(kubectl(t, "pine", "get", "nodes", "-o", "name"))[0]
-	kubectl(t, "pine", "label", node, ns+"=fast")
-	t.Cleanup(func() { kubectl(t, "pine", "label", node, ns+"-") })
+	node := strings.Fields(demo.Kubectl(t, "pine", "get", "nodes", "-o", "name"))[0]
+	demo.Kubectl(t, "pine", "label", node, ns+"=fast")
+	t.Cleanup(func() { demo.Kubectl(t, "pine", "label", node, ns+"-") })
 	shows(t, "fleet", "pine", "nodes", "-l", ns+"=fast", "-o", "jsonpath={.items[*].metadata.annotations.fleet\\.orrery\\.dev/cluster}")
 	apply(t, "hub", policy(ns, "all", "{apiVersion: apps/v1, kind: Deployment}",
 		"placement: {clusterAffinity: {clusterNames: [oak, pine]}, replicaScheduling: {replicaSchedulingType: Divided, weightPreference: {dynamicWeight: AvailableReplicas}}}"))
@@ -539,35 +544,36 @@ spec:
 	picky("first", 3)
 	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "first-deployment", "-n", ns)
 	shows(t, "hub", "pine=3", "resourcebinding", "first-deployment", "-n", ns, "-o", "jsonpath={range .spec.clusters[*]}{.name}={.replicas}{end}")
-	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/first", "--timeout=60s")
+	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/first", "--timeout=60s")
 
-	// Nobody counts what is used of a quota in these clusters but their API servers, for pods that come.
-	kubectl(t, "pine", "-n", ns, "create", "quota", "q", "--hard=pods=5")
-	kubectl(t, "pine", "-n", ns, "patch", "resourcequota", "q", "--subresource=status", "--type=merge", "-p", `{"status": {"hard": {"pods": "5"}, "used": {"pods": "3"}}}`)
+	// Nobody counts what is used of a quota in these clusters but their API servers, for pods that
+	// come.
+	demo.Kubectl(t, "pine", "-n", ns, "create", "quota", "q", "--hard=pods=5")
+	demo.Kubectl(t, "pine", "-n", ns, "patch", "resourcequota", "q", "--subresource=status", "--type=merge", "-p", `{"status": {"hard": {"pods": "5"}, "used": {"pods": "3"}}}`)
 	shows(t, "fleet", "3", "resourcequotas", "-n", ns, "-o", "jsonpath={.items[*].status.used.pods}")
 	picky("second", 4)
 	hasCondition(t, "Scheduled=False/Insufficient", []string{"2 of 4 replicas are placed"}, "resourcebinding", "second-deployment", "-n", ns)
 	shows(t, "pine", "2", "deployment", "second", "-n", ns, "-o", "jsonpath={.status.replicas}")
-	kubectl(t, "pine", "-n", ns, "delete", "resourcequota", "q")
+	demo.Kubectl(t, "pine", "-n", ns, "delete", "resourcequota", "q")
 	hasCondition(t, "Scheduled=True/Scheduled", nil, "resourcebinding", "second-deployment", "-n", ns)
-	kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/second", "--timeout=60s")
+	demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", "deployment/second", "--timeout=60s")
 }
 
 // A member's context is the member: what it answers, refusals too, passes unchanged.
 func TestMemberContext(t *testing.T) {
 	t.Parallel()
-	direct := filepath.Join(dataDir, "members", "oak", "kubeconfig")
+	direct := filepath.Join(demo.Dir(), "members", "oak", "kubeconfig")
 	ns := namespace(t, "member-context")
-	kubectl(t, "oak", "create", "namespace", ns)
-	t.Cleanup(func() { kubectl(t, "oak", "delete", "namespace", ns, "--wait=false") })
+	demo.Kubectl(t, "oak", "create", "namespace", ns)
+	t.Cleanup(func() { demo.Kubectl(t, "oak", "delete", "namespace", ns, "--wait=false") })
 	// A pod, whose node is simulated, as soon as its service account is made.
 	eventually(t, deadline, func() string {
-		if out, err := tryKubectl("oak", "", "-n", ns, "run", "web", "--image=nginx"); err != nil {
+		if out, err := demo.TryKubectl("oak", "", "-n", ns, "run", "web", "--image=nginx"); err != nil {
 			return out
 		}
 		return ""
 	})
-	kubectl(t, "oak", "-n", ns, "wait", "--for=condition=Ready", "pod/web", "--timeout=30s")
+	demo.Kubectl(t, "oak", "-n", ns, "wait", "--for=condition=Ready", "pod/web", "--timeout=30s")
 	for name, args := range map[string][]string{
 		"Exec":        {"exec", "web", "--", "true"},
 		"Logs":        {"logs", "web"},
@@ -578,11 +584,11 @@ func TestMemberContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"-n", ns}, args...)
-			want, err := tryKubectl("oak", "", append([]string{"--kubeconfig", direct}, args...)...)
+			want, err := demo.TryKubectl("oak", "", append([]string{"--kubeconfig", direct}, args...)...)
 			if err == nil {
 				t.Fatalf("the member has nothing against it: %s", want)
 			}
-			got, err := tryKubectl("oak", "", args...)
+			got, err := demo.TryKubectl("oak", "", args...)
 			if err == nil || got != want {
 				t.Errorf("through the hub: %v\n%s\nthe member itself:\n%s", err, got, want)
 			}
@@ -596,7 +602,7 @@ func TestFormats(t *testing.T) {
 	for _, command := range []string{"cluster list", "cluster describe oak", "demo status"} {
 		for format, want := range map[string]string{"table": "oak", "wide": "oak", "json": `"name": "oak"`, "yaml": "name: oak"} {
 			t.Run(command+" "+format, func(t *testing.T) {
-				out, code := orrery(t, append(strings.Fields(command), "-o", format)...)
+				out, code := demo.Run(t, append(strings.Fields(command), "-o", format)...)
 				if code != 0 || !strings.Contains(out, want) {
 					t.Errorf("exit code %d, want %q in:\n%s", code, want, out)
 				}
@@ -609,11 +615,11 @@ func TestFormats(t *testing.T) {
 			})
 		}
 	}
-	if out, code := orrery(t, "cluster", "describe", "nowhere"); code != 1 || !strings.Contains(out, `"nowhere" not found`) {
+	if out, code := demo.Run(t, "cluster", "describe", "nowhere"); code != 1 || !strings.Contains(out, `"nowhere" not found`) {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	start := time.Now()
-	if out, code := orrery(t, "cluster", "unjoin", "nowhere"); code != 1 || !strings.Contains(out, "nowhere is not joined") {
+	if out, code := demo.Run(t, "cluster", "unjoin", "nowhere"); code != 1 || !strings.Contains(out, "nowhere is not joined") {
 		t.Errorf("exit code %d after %s:\n%s", code, time.Since(start), out)
 	}
 }

@@ -2,12 +2,13 @@ package e2e
 
 import (
 	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v3/pkg/kube"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"orrery.dev/orrery/test/e2e/demo"
 )
 
 // Helm 3 waits on the hub until every cluster is ready, and rollouts are listed and undone there.
@@ -26,7 +27,7 @@ func TestRollouts(t *testing.T) {
 			name, kind, more)
 	}
 	flags := genericclioptions.NewConfigFlags(true)
-	*flags.KubeConfig, *flags.Context, *flags.Namespace = filepath.Join(dataDir, "kubeconfig"), "hub", ns
+	*flags.KubeConfig, *flags.Context, *flags.Namespace = demo.Kubeconfig(), "hub", ns
 	helm := kube.New(flags)
 	helm.Namespace = ns
 	chart, err := helm.Build(strings.NewReader(strings.Join([]string{
@@ -42,34 +43,34 @@ func TestRollouts(t *testing.T) {
 		t.Fatalf("helm install --wait: %v", err)
 	}
 	for _, member := range []string{"oak", "pine"} {
-		if n := kubectl(t, member, "get", "deployment", "web", "-n", ns, "-o", "jsonpath={.status.readyReplicas}"); n != "2" {
+		if n := demo.Kubectl(t, member, "get", "deployment", "web", "-n", ns, "-o", "jsonpath={.status.readyReplicas}"); n != "2" {
 			t.Errorf("Helm was done when %s had %q replicas", member, n)
 		}
 	}
 
 	for _, object := range []string{"deployment/web", "daemonset/agent"} {
-		kubectl(t, "hub", "-n", ns, "set", "image", object, "c=busybox:2")
-		kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
+		demo.Kubectl(t, "hub", "-n", ns, "set", "image", object, "c=busybox:2")
+		demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
 		eventually(t, deadline, func() string {
-			if out := kubectl(t, "hub", "-n", ns, "rollout", "history", object); !strings.Contains(out, "\n2 ") {
+			if out := demo.Kubectl(t, "hub", "-n", ns, "rollout", "history", object); !strings.Contains(out, "\n2 ") {
 				return out
 			}
 			return ""
 		})
-		kubectl(t, "hub", "-n", ns, "rollout", "undo", object)
-		kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
+		demo.Kubectl(t, "hub", "-n", ns, "rollout", "undo", object)
+		demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
 		shows(t, "pine", "busybox:1", "-n", ns, object, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 		eventually(t, deadline, func() string {
-			if out := kubectl(t, "hub", "-n", ns, "rollout", "history", object); strings.Contains(out, "\n1 ") || !strings.Contains(out, "\n3 ") {
+			if out := demo.Kubectl(t, "hub", "-n", ns, "rollout", "history", object); strings.Contains(out, "\n1 ") || !strings.Contains(out, "\n3 ") {
 				return out
 			}
 			return ""
 		})
 	}
-	out := kubectl(t, "hub", "-n", ns, "get", "resourcebindings", "-o", "name")
+	out := demo.Kubectl(t, "hub", "-n", ns, "get", "resourcebindings", "-o", "name")
 	if strings.Contains(out, "replicaset") || strings.Contains(out, "revision") {
 		t.Errorf("histories are placed: %s", out)
 	}
-	kubectl(t, "hub", "-n", ns, "delete", "deployment/web", "daemonset/agent")
+	demo.Kubectl(t, "hub", "-n", ns, "delete", "deployment/web", "daemonset/agent")
 	absent(t, "hub", "-n", ns, "replicasets,controllerrevisions")
 }

@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"orrery.dev/orrery/test/e2e/demo"
 )
 
 // TestSearch searches the demo's clusters as a user does.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	eventually(t, 2*time.Minute, func() string {
-		out, code := orrery(t, "search", "kind:ns name:kube-system cluster:*")
+		out, code := demo.Run(t, "search", "kind:ns name:kube-system cluster:*")
 		if code != 0 || strings.Count(out, "kube-system") < 3 {
 			return out
 		}
@@ -40,7 +42,7 @@ func TestSearch(t *testing.T) {
 		{"CompleteNamespaces", []string{"__complete", "search", "kind:Pod ns:kube-s"}, 0, []string{"kind:Pod ns:kube-system\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			out, code := orrery(t, tc.args...)
+			out, code := demo.Run(t, tc.args...)
 			if code != tc.code {
 				t.Errorf("exit code %d, want %d:\n%s", code, tc.code, out)
 			}
@@ -51,7 +53,7 @@ func TestSearch(t *testing.T) {
 			}
 		})
 	}
-	out, code := orrery(t, "search", "-o", "json", "kind:Namespace name:kube-system")
+	out, code := demo.Run(t, "search", "-o", "json", "kind:Namespace name:kube-system")
 	var list struct {
 		Kind  string
 		Items []struct{ Kind string }

@@ -19,6 +19,7 @@ import (
 
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/e2e/demo"
 )
 
 // server is an `orrery server` of one test.
@@ -32,7 +33,7 @@ type server struct {
 // is a file system of its own of that size, which only the server and its children see:
 // in a mount namespace, for which no privilege is needed.
 func serverCommand(dir, size string, args ...string) *exec.Cmd {
-	command := append([]string{orreryBinary(), "server", "--data-dir", dir, "--kube-binary", testenv.KubeBinary()}, args...)
+	command := append([]string{demo.Orrery(), "server", "--data-dir", dir, "--kube-binary", testenv.KubeBinary()}, args...)
 	if size != "" {
 		const mount = `mount -t tmpfs -o mode=700,size="$1" orrery "$2" && shift 2 && exec "$@"`
 		command = append([]string{"unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", size, dir}, command...)
@@ -161,7 +162,7 @@ func TestExternalAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(s.dir, "kubeconfig")
-	if out, code := orrery(t, "cluster", "join", "oak", "--kubeconfig", kubeconfig, "--cluster-kubeconfig", file); code != 0 {
+	if out, code := demo.Run(t, "cluster", "join", "oak", "--kubeconfig", kubeconfig, "--cluster-kubeconfig", file); code != 0 {
 		t.Fatalf("join: %s", out)
 	}
 	for _, manifest := range []string{configMapPolicy("default"), bigConfigMap("first", 10)} {
@@ -209,7 +210,7 @@ func TestServerIsRefused(t *testing.T) {
 		dir, size string
 		says      []string
 	}{
-		"InUse":        {filepath.Join(dataDir, "hub"), "", []string{"in use by process", "--data-dir"}},
+		"InUse":        {filepath.Join(demo.Dir(), "hub"), "", []string{"in use by process", "--data-dir"}},
 		"NewerVersion": {newer, "", []string{"layout version 99", "made by a newer orrery", "--data-dir"}},
 		"DiskFull":     {t.TempDir(), "20m", []string{"MiB are free", "are needed", "make room"}},
 		"NoSpaceAtAll": {t.TempDir(), "4k", []string{"no space left on device"}},
@@ -232,7 +233,7 @@ func TestServerIsRefused(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(newer, "*")); err != nil || len(left) != 1 {
 		t.Errorf("the directory of a newer version has %v, %v", left, err)
 	}
-	if out, code := orrery(t, "demo", "up"); code != 1 || !strings.Contains(out, "already running") {
+	if out, code := demo.Run(t, "demo", "up"); code != 1 || !strings.Contains(out, "already running") {
 		t.Errorf("a second demo: exit code %d\n%s", code, out)
 	}
 }

@@ -6,19 +6,20 @@ import (
 	"time"
 
 	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/test/lab/site"
 )
 
-// BenchmarkOneHost measures a create on one host from the command to the node being ready, with the release files on the
-// control machine, and to the end of the command.
+// BenchmarkOneHost measures a create on one host from the command to the node being ready, with the
+// release files on the control machine, and to the end of the command.
 func BenchmarkOneHost(b *testing.B) {
 	for b.Loop() {
-		s := newSite(b, 1)
-		file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
-		s.orrery("cluster", "plan", "-f", file) // fetches the checksums; the files are fetched by the first run of all
+		s := newTestbed(b, 1)
+		file := s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+		s.Orrery("cluster", "plan", "-f", file) // fetches the checksums; the files are fetched by the first run of all
 		start := time.Now()
-		s.orrery("cluster", "create", "-f", file, "--yes")
+		s.Orrery("cluster", "create", "-f", file, "--yes")
 		b.ReportMetric(time.Since(start).Seconds(), "create-s")
-		op := s.operation("oak-1")
+		op := s.Operation("oak-1")
 		for _, step := range op.Status.Steps {
 			if step.Host == "cluster" && step.ID == "nodes/ready" {
 				b.ReportMetric(step.Finished.Sub(op.Status.Started.Time).Seconds(), "ready-s")
@@ -27,19 +28,19 @@ func BenchmarkOneHost(b *testing.B) {
 	}
 }
 
-// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has a quorum and the API
-// servers answer, and in all; an apply with nothing to do; and
-// two that are rolled: every API server and kubelet is restarted, one after another, and then every etcd.
+// BenchmarkFiveHosts measures a create on three control planes and two workers: until etcd has a
+// quorum and the API servers answer, and in all; an apply with nothing to do; and two that are
+// rolled: every API server and kubelet is restarted, one after another, and then every etcd.
 func BenchmarkFiveHosts(b *testing.B) {
 	for b.Loop() {
-		s := newSite(b, 5)
-		file := s.file(layout{
+		s := newTestbed(b, 5)
+		file := s.File(site.Layout{
 			Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2", "host-3"}, Worker: []string{"host-4", "host-5"},
 		})
 		start := time.Now()
-		s.orrery("cluster", "create", "-f", file, "--yes")
+		s.Orrery("cluster", "create", "-f", file, "--yes")
 		b.ReportMetric(time.Since(start).Seconds(), "create-s")
-		op := s.operation("oak-1")
+		op := s.Operation("oak-1")
 		var staged, first, all time.Time
 		for _, step := range op.Status.Steps {
 			switch step.ID {
@@ -62,7 +63,7 @@ func BenchmarkFiveHosts(b *testing.B) {
 		var took []float64
 		for range 5 {
 			start = time.Now()
-			s.orrery("cluster", "apply", "-f", file, "--yes")
+			s.Orrery("cluster", "apply", "-f", file, "--yes")
 			took = append(took, time.Since(start).Seconds())
 		}
 		slices.Sort(took)
@@ -81,12 +82,12 @@ func BenchmarkFiveHosts(b *testing.B) {
 			{"maxPods: 90\n      apiserverArgs: [max-requests-inflight=500]", "", "rolled-s"},
 			{"maxPods: 90\n      apiserverArgs: [max-requests-inflight=500]", "    etcd: {snapshotCount: 20000}\n", "rolled-etcd-s"},
 		} {
-			file = s.file(layout{
+			file = s.File(site.Layout{
 				Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2", "host-3"}, Worker: []string{"host-4", "host-5"},
 				Kubernetes: change.kubernetes, Extra: change.extra,
 			})
 			start = time.Now()
-			s.orrery("cluster", "apply", "-f", file, "--yes")
+			s.Orrery("cluster", "apply", "-f", file, "--yes")
 			b.ReportMetric(time.Since(start).Seconds(), change.metric)
 		}
 	}

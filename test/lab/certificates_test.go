@@ -23,55 +23,57 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// renewsWhatExpired lets all certificates of the cluster expire, and starts everything anew that uses them: members of etcd do not
-// find each other any more, no API server answers and no kubelet is let in. One apply mends that, and moves no pod.
-func (s *site) renewsWhatExpired(file string, hosts []*lab.Host) {
-	s.t.Helper()
+// renewsWhatExpired lets all certificates of the cluster expire, and starts everything anew that
+// uses them: members of etcd do not find each other any more, no API server answers and no kubelet
+// is let in. One apply mends that, and moves no pod.
+func (s *testbed) renewsWhatExpired(file string, hosts []*lab.Host) {
+	s.T.Helper()
 	pods := s.pods()
 	s.expire(hosts)
 	for _, h := range hosts {
 		// Within the host: its processes have a namespace of their own.
-		if _, err := h.Run(s.t.Context(), "sh", "-c", `kill -9 $(pgrep -f "^/opt/orrery/bin/(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy)( |$)")`); err != nil {
-			s.t.Fatal(err)
+		if _, err := h.Run(s.T.Context(), "sh", "-c", `kill -9 $(pgrep -f "^/opt/orrery/bin/(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy)( |$)")`); err != nil {
+			s.T.Fatal(err)
 		}
 	}
-	s.eventually("no API server takes the administrator any more", func(ctx context.Context) error {
-		if _, err := s.client(hosts[0]).CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err == nil {
+	s.Eventually("no API server takes the administrator any more", func(ctx context.Context) error {
+		if _, err := s.Client(hosts[0]).CoreV1().Nodes().List(ctx, metav1.ListOptions{}); err == nil {
 			return errors.New("it does")
 		}
 		return nil
 	})
-	if out := s.orrery("cluster", "certs", "list", "oak"); !strings.Contains(out, "expired") {
-		s.t.Errorf("certs list:\n%s", out)
+	if out := s.Orrery("cluster", "certs", "list", "oak"); !strings.Contains(out, "expired") {
+		s.T.Errorf("certs list:\n%s", out)
 	}
-	out := s.orrery("cluster", "apply", "-f", file, "--yes")
+	out := s.Orrery("cluster", "apply", "-f", file, "--yes")
 	if strings.Contains(out, "drain") {
-		s.t.Errorf("a node was drained:\n%s", out)
+		s.T.Errorf("a node was drained:\n%s", out)
 	}
-	if out := s.orrery("cluster", "certs", "list", "oak"); strings.Contains(out, "expired") || strings.Contains(out, "due") {
-		s.t.Errorf("certs list after apply:\n%s", out)
+	if out := s.Orrery("cluster", "certs", "list", "oak"); strings.Contains(out, "expired") || strings.Contains(out, "due") {
+		s.T.Errorf("certs list after apply:\n%s", out)
 	}
-	if out := s.orrery("cluster", "plan", "-f", file); !strings.Contains(out, "Nothing to do.") {
-		s.t.Errorf("after apply there is still something to do:\n%s", out)
+	if out := s.Orrery("cluster", "plan", "-f", file); !strings.Contains(out, "Nothing to do.") {
+		s.T.Errorf("after apply there is still something to do:\n%s", out)
 	}
 	if now := s.pods(); now != pods {
-		s.t.Errorf("pods moved or were made anew:\n%s\n%s", pods, now)
+		s.T.Errorf("pods moved or were made anew:\n%s\n%s", pods, now)
 	}
 }
 
 // pods lists the pods of DNS with their nodes.
-func (s *site) pods() string {
-	s.t.Helper()
-	return s.kubectl("", "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
+func (s *testbed) pods() string {
+	s.T.Helper()
+	return s.Kubectl("", "get", "pods", "-n", "kube-system", "-l", "k8s-app=kube-dns", "--sort-by=.metadata.name", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.spec.nodeName}{"\n"}{end}`)
 }
 
-// expire puts certificates that have expired in the place of all that are on hosts and in the state.
-func (s *site) expire(hosts []*lab.Host) {
-	s.t.Helper()
-	files := lifecycle.Files(s.state)
-	state, err := files.Load(s.t.Context(), "oak")
+// expire puts certificates that have expired in the place of all that are on hosts and in the
+// state.
+func (s *testbed) expire(hosts []*lab.Host) {
+	s.T.Helper()
+	files := lifecycle.Files(s.State)
+	state, err := files.Load(s.T.Context(), "oak")
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	var pairs []string // what is replaced by what
 	for _, l := range plan.Leaves("oak", state.Applied) {
@@ -82,8 +84,8 @@ func (s *site) expire(hosts []*lab.Host) {
 		pair.Cert = expired
 		state.Keys[l.Name] = pair
 	}
-	if err := files.Save(s.t.Context(), state); err != nil {
-		s.t.Fatal(err)
+	if err := files.Save(s.T.Context(), state); err != nil {
+		s.T.Fatal(err)
 	}
 	replaced, swap := 0, strings.NewReplacer(pairs...)
 	for _, h := range hosts {
@@ -106,35 +108,35 @@ func (s *site) expire(hosts []*lab.Host) {
 			return nil
 		})
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 	if replaced < 3*len(hosts) {
-		s.t.Fatalf("%d files with certificates on %d hosts", replaced, len(hosts))
+		s.T.Fatalf("%d files with certificates on %d hosts", replaced, len(hosts))
 	}
 }
 
 // expired is a certificate with the same key and names that ended an hour ago.
-func (s *site) expired(cert []byte, by pki.KeyPair) []byte {
-	s.t.Helper()
+func (s *testbed) expired(cert []byte, by pki.KeyPair) []byte {
+	s.T.Helper()
 	block, _ := pem.Decode(cert)
 	leaf, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	authority, err := by.Certificate()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	private, _ := pem.Decode(by.Key)
 	var key *ecdsa.PrivateKey
 	if key, err = x509.ParseECPrivateKey(private.Bytes); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	leaf.NotBefore, leaf.NotAfter = time.Now().Add(-pki.LeafLifetime), time.Now().Add(-time.Hour)
 	der, err := x509.CreateCertificate(rand.Reader, leaf, authority, leaf.PublicKey, key)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

@@ -15,17 +15,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it, and adds and removes a worker
-// that runs a workload.
+// TestThreeControlPlanes lets all certificates expire, loses a control plane for good, replaces it,
+// and adds and removes a worker that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 5)
+	s := newTestbed(t, 5)
 	controlPlanes := []string{"host-1", "host-2", "host-3"}
 	workers := []string{"host-4", "host-5"}
-	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: controlPlanes, Worker: workers})
-	s.orrery("cluster", "create", "-f", file, "--yes")
+	file := s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: controlPlanes, Worker: workers})
+	s.Orrery("cluster", "create", "-f", file, "--yes")
 	s.wantNodes("host-1", "host-2", "host-3", "host-4", "host-5")
 	s.renewsWhatExpired(file, s.Hosts())
 	s.serves(2)
@@ -34,13 +35,13 @@ func TestThreeControlPlanes(t *testing.T) {
 	// Taking one away while another is lost would break the quorum.
 	dead := s.Host("host-1")
 	dead.Kill()
-	alive := s.client(s.Host("host-2"))
-	s.eventually("another API server answers", func(ctx context.Context) error {
+	alive := s.Client(s.Host("host-2"))
+	s.Eventually("another API server answers", func(ctx context.Context) error {
 		_, err := alive.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		return err
 	})
 	killed := time.Now()
-	s.eventually("the kubelets reach it by their load balancers", func(ctx context.Context) error {
+	s.Eventually("the kubelets reach it by their load balancers", func(ctx context.Context) error {
 		for _, name := range workers {
 			lease, err := alive.CoordinationV1().Leases("kube-node-lease").Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
@@ -52,13 +53,13 @@ func TestThreeControlPlanes(t *testing.T) {
 		}
 		return nil
 	})
-	if out, err := s.try("cluster", "delete-node", "oak", "host-2", "--yes"); err == nil || !strings.Contains(out, "quorum") {
+	if out, err := s.Try("cluster", "delete-node", "oak", "host-2", "--yes"); err == nil || !strings.Contains(out, "quorum") {
 		t.Errorf("a member more was taken from an etcd that has lost one: %v\n%s", err, out)
 	}
-	if out, err := s.try("cluster", "delete-node", "oak", "host-1", "--yes"); err == nil || !strings.Contains(out, "--forget-unreachable") {
+	if out, err := s.Try("cluster", "delete-node", "oak", "host-1", "--yes"); err == nil || !strings.Contains(out, "--forget-unreachable") {
 		t.Errorf("a host that cannot be reached was taken out without being asked to: %v\n%s", err, out)
 	}
-	s.orrery("cluster", "delete-node", "oak", "host-1", "--forget-unreachable", "--yes")
+	s.Orrery("cluster", "delete-node", "oak", "host-1", "--forget-unreachable", "--yes")
 	s.wantNodes("host-2", "host-3", "host-4", "host-5")
 
 	// A fresh one takes its place, and a worker comes.
@@ -72,17 +73,17 @@ func TestThreeControlPlanes(t *testing.T) {
 	}
 	before := s.snapshot(fresh[1])
 	hosts := slices.DeleteFunc(s.Hosts(), func(h *lab.Host) bool { return h == dead })
-	file = s.file(layout{
+	file = s.File(site.Layout{
 		Hosts: hosts, ControlPlanes: []string{"host-2", "host-3", fresh[0].Name}, Worker: append(workers, fresh[1].Name),
 	})
 	started := s.starts(s.Host("host-2"))
-	s.orrery("cluster", "add-node", "-f", file, "--yes")
+	s.Orrery("cluster", "add-node", "-f", file, "--yes")
 	s.wantNodes("host-2", "host-3", "host-4", "host-5", fresh[0].Name, fresh[1].Name)
 	if now := s.starts(s.Host("host-2")); now != started {
 		t.Errorf("adding hosts restarted something of host-2:\n%s\n%s", started, now)
 	}
-	s.eventually("the API server of the new control plane answers", func(ctx context.Context) error {
-		_, err := s.client(fresh[0]).CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	s.Eventually("the API server of the new control plane answers", func(ctx context.Context) error {
+		_, err := s.Client(fresh[0]).CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		return err
 	})
 
@@ -95,11 +96,11 @@ func TestThreeControlPlanes(t *testing.T) {
 }
 
 // wantNodes waits until exactly these nodes are there, and ready.
-func (s *site) wantNodes(names ...string) {
-	s.t.Helper()
+func (s *testbed) wantNodes(names ...string) {
+	s.T.Helper()
 	slices.Sort(names)
-	s.eventually("the nodes are ready", func(ctx context.Context) error {
-		ready, err := readyNodes(ctx, s.client(nil))
+	s.Eventually("the nodes are ready", func(ctx context.Context) error {
+		ready, err := readyNodes(ctx, s.Client(nil))
 		slices.Sort(ready)
 		if err == nil && !slices.Equal(ready, names) {
 			return fmt.Errorf("ready are %v, want %v", ready, names)
@@ -109,20 +110,21 @@ func (s *site) wantNodes(names ...string) {
 }
 
 // starts lists the processes of our components on a host.
-func (s *site) starts(h *lab.Host) string {
-	s.t.Helper()
-	out, err := h.Run(s.t.Context(), "sh", "-c", `for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet containerd; do echo $name $(pgrep -f "^/opt/orrery/bin/$name( |$)"); done`)
+func (s *testbed) starts(h *lab.Host) string {
+	s.T.Helper()
+	out, err := h.Run(s.T.Context(), "sh", "-c", `for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet containerd; do echo $name $(pgrep -f "^/opt/orrery/bin/$name( |$)"); done`)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return out
 }
 
-// keepsBudget takes a worker out that runs the whole workload: while it is drained, the disruption budget holds.
-func (s *site) keepsBudget(h *lab.Host) {
-	s.t.Helper()
-	cs := s.client(nil)
-	s.kubectl(`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"`+h.Name+`"}}}}}`,
+// keepsBudget takes a worker out that runs the whole workload: while it is drained, the disruption
+// budget holds.
+func (s *testbed) keepsBudget(h *lab.Host) {
+	s.T.Helper()
+	cs := s.Client(nil)
+	s.Kubectl(`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":"`+h.Name+`"}}}}}`,
 		"patch", "deployment", "web", "--patch-file", "/dev/stdin")
 	s.rolledOut()
 	budget := &policyv1.PodDisruptionBudget{
@@ -131,24 +133,25 @@ func (s *site) keepsBudget(h *lab.Host) {
 			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
 		},
 	}
-	if _, err := cs.PolicyV1().PodDisruptionBudgets("default").Create(s.t.Context(), budget, metav1.CreateOptions{}); err != nil {
-		s.t.Fatal(err)
+	if _, err := cs.PolicyV1().PodDisruptionBudgets("default").Create(s.T.Context(), budget, metav1.CreateOptions{}); err != nil {
+		s.T.Fatal(err)
 	}
-	// The pods may run nowhere else: the budget forbids that the last one goes, and the drain says so.
-	out, err := s.try("cluster", "delete-node", "oak", h.Name, "--drain-timeout", "10s", "--attempts", "1", "--yes")
+	// The pods may run nowhere else: the budget forbids that the last one goes, and the drain says
+	// so.
+	out, err := s.Try("cluster", "delete-node", "oak", h.Name, "--drain-timeout", "10s", "--attempts", "1", "--yes")
 	if err == nil || !strings.Contains(out, "budget") {
-		s.t.Errorf("a drain against a disruption budget: %v\n%s", err, out)
+		s.T.Errorf("a drain against a disruption budget: %v\n%s", err, out)
 	}
-	s.eventually("one pod of web is still there", func(ctx context.Context) error {
+	s.Eventually("one pod of web is still there", func(ctx context.Context) error {
 		pods, err := cs.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web", FieldSelector: "spec.nodeName=" + h.Name})
 		if err == nil && len(pods.Items) == 0 {
 			return errors.New("there is none")
 		}
 		return err
 	})
-	s.kubectl(`[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]`, "patch", "deployment", "web", "--type", "json", "--patch-file", "/dev/stdin")
-	s.orrery("cluster", "delete-node", "oak", h.Name, "--yes")
-	if _, err := cs.CoreV1().Nodes().Get(s.t.Context(), h.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		s.t.Errorf("the node of %s is still there: %v", h.Name, err)
+	s.Kubectl(`[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]`, "patch", "deployment", "web", "--type", "json", "--patch-file", "/dev/stdin")
+	s.Orrery("cluster", "delete-node", "oak", h.Name, "--yes")
+	if _, err := cs.CoreV1().Nodes().Get(s.T.Context(), h.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		s.T.Errorf("the node of %s is still there: %v", h.Name, err)
 	}
 }

@@ -17,18 +17,20 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lab"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestFiveHosts changes three control planes and two workers that all run a workload with a disruption budget: by the hash of a
-// plan, first while a host does not answer; with a setting that no kubelet starts with, and back; and with two hosts less.
+// TestFiveHosts changes three control planes and two workers that all run a workload with a
+// disruption budget: by the hash of a plan, first while a host does not answer; with a setting that
+// no kubelet starts with, and back; and with two hosts less.
 func TestFiveHosts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 5)
+	s := newTestbed(t, 5)
 	names := []string{"host-1", "host-2", "host-3", "host-4", "host-5"}
 	with := func(kubernetes, memory string) string {
-		return s.file(layout{Hosts: s.Hosts(), ControlPlanes: names[:3], Worker: names, Kubernetes: kubernetes, Memory: memory})
+		return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: names[:3], Worker: names, Kubernetes: kubernetes, Memory: memory})
 	}
-	s.orrery("cluster", "create", "-f", with("", ""), "--yes")
+	s.Orrery("cluster", "create", "-f", with("", ""), "--yes")
 	s.wantNodes(names...)
 	s.spreads(names...)
 	j := s.records(s.Hosts()[:3]...)
@@ -47,9 +49,9 @@ func TestFiveHosts(t *testing.T) {
 }
 
 // spreads runs the workload with one pod on each node, of which one may be missing.
-func (s *site) spreads(nodes ...string) {
-	s.t.Helper()
-	s.kubectl(strings.Replace(s.webManifest(len(nodes)), "      terminationGracePeriodSeconds: 1\n", `      terminationGracePeriodSeconds: 1
+func (s *testbed) spreads(nodes ...string) {
+	s.T.Helper()
+	s.Kubectl(strings.Replace(s.WebManifest(len(nodes)), "      terminationGracePeriodSeconds: 1\n", `      terminationGracePeriodSeconds: 1
       topologySpreadConstraints:
       - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: web}}}
 `, 1)+fmt.Sprintf(`---
@@ -63,16 +65,17 @@ spec:
 	s.rolledOut()
 	pods := s.webPods()
 	if got := slices.Sorted(maps.Keys(pods)); !slices.Equal(got, nodes) {
-		s.t.Fatalf("the pods of web are on %v, want one on each of %v", got, nodes)
+		s.T.Fatalf("the pods of web are on %v, want one on each of %v", got, nodes)
 	}
 }
 
-// webPods are the pods of the workload by their nodes, each with how often its container was started.
-func (s *site) webPods() map[string]string {
-	s.t.Helper()
-	pods, err := s.client(s.Host("host-2")).CoreV1().Pods("default").List(s.t.Context(), metav1.ListOptions{LabelSelector: webSelector})
+// webPods are the pods of the workload by their nodes, each with how often its container was
+// started.
+func (s *testbed) webPods() map[string]string {
+	s.T.Helper()
+	pods, err := s.Client(s.Host("host-2")).CoreV1().Pods("default").List(s.T.Context(), metav1.ListOptions{LabelSelector: webSelector})
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	all := map[string]string{}
 	for _, p := range pods.Items {
@@ -83,55 +86,56 @@ func (s *site) webPods() map[string]string {
 	return all
 }
 
-// wholeOrNotAtAll does a plan by its hash: nothing of it while a host does not answer, and all of it once it is back.
-func (s *site) wholeOrNotAtAll(file string, away *lab.Host) {
-	s.t.Helper()
+// wholeOrNotAtAll does a plan by its hash: nothing of it while a host does not answer, and all of
+// it once it is back.
+func (s *testbed) wholeOrNotAtAll(file string, away *lab.Host) {
+	s.T.Helper()
 	var changes plan.Changes
-	out := s.orrery("cluster", "apply", "-f", file, "--dry-run", "-o", "json")
+	out := s.Orrery("cluster", "apply", "-f", file, "--dry-run", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &changes); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
+		s.T.Fatalf("%v: %s", err, out)
 	}
 	before, started, pods := s.snapshots(), s.startsOf(s.Hosts()), s.webPods()
-	if err := away.Cut(s.t.Context()); err != nil {
-		s.t.Fatal(err)
+	if err := away.Cut(s.T.Context()); err != nil {
+		s.T.Fatal(err)
 	}
-	out, err := s.try("cluster", "apply", "-f", file, "--plan", changes.Hash)
-	if mended := away.Mend(s.t.Context()); mended != nil {
-		s.t.Fatal(mended)
+	out, err := s.Try("cluster", "apply", "-f", file, "--plan", changes.Hash)
+	if mended := away.Mend(s.T.Context()); mended != nil {
+		s.T.Fatal(mended)
 	}
 	if err == nil {
-		s.t.Errorf("a plan was done of which a host did not answer:\n%s", out)
+		s.T.Errorf("a plan was done of which a host did not answer:\n%s", out)
 	}
 	for _, want := range []string{changes.Hash, "host " + away.Name + ": unreachable at " + away.Address} {
 		if !strings.Contains(out, want) {
-			s.t.Errorf("the message lacks %q:\n%s", want, out)
+			s.T.Errorf("the message lacks %q:\n%s", want, out)
 		}
 	}
 	for _, h := range s.newest().Status.Hosts {
 		if h.State == lifecyclev1alpha1.StepChanged {
-			s.t.Errorf("the record says that host %s was changed", h.Name)
+			s.T.Errorf("the record says that host %s was changed", h.Name)
 		}
 	}
 	for name, snap := range before {
 		if d := filesOnly(lab.Diff(snap, s.snapshot(s.Host(name)))); d != "" {
-			s.t.Errorf("host %s was changed:\n%s", name, d)
+			s.T.Errorf("host %s was changed:\n%s", name, d)
 		}
 	}
 	if d := gocmp.Diff(started, s.startsOf(s.Hosts())); d != "" {
-		s.t.Errorf("something was restarted (-before +now):\n%s", d)
+		s.T.Errorf("something was restarted (-before +now):\n%s", d)
 	}
 	if d := gocmp.Diff(pods, s.webPods()); d != "" {
-		s.t.Errorf("pods of web were touched (-before +now):\n%s", d)
+		s.T.Errorf("pods of web were touched (-before +now):\n%s", d)
 	}
-	s.orrery("cluster", "apply", "-f", file, "--plan", changes.Hash)
-	if out := s.orrery("cluster", "plan", "-f", file); !strings.Contains(out, "Nothing to do.") {
-		s.t.Errorf("there is still something to do:\n%s", out)
+	s.Orrery("cluster", "apply", "-f", file, "--plan", changes.Hash)
+	if out := s.Orrery("cluster", "plan", "-f", file); !strings.Contains(out, "Nothing to do.") {
+		s.T.Errorf("there is still something to do:\n%s", out)
 	}
 }
 
 // startsOf are the processes of our components, by host.
-func (s *site) startsOf(hosts []*lab.Host) map[string]string {
-	s.t.Helper()
+func (s *testbed) startsOf(hosts []*lab.Host) map[string]string {
+	s.T.Helper()
 	all := map[string]string{}
 	for _, h := range hosts {
 		all[h.Name] = s.starts(h)
@@ -139,10 +143,10 @@ func (s *site) startsOf(hosts []*lab.Host) map[string]string {
 	return all
 }
 
-// rolled checks that the last run changed host after host, that no node was cordoned, since restarts disturb no pod, and that the
-// workload kept its budget all the time, and its pods.
-func (s *site) rolled(j *journal, since moment, want []string) {
-	s.t.Helper()
+// rolled checks that the last run changed host after host, that no node was cordoned, since
+// restarts disturb no pod, and that the workload kept its budget all the time, and its pods.
+func (s *testbed) rolled(j *journal, since moment, want []string) {
+	s.T.Helper()
 	steps := slices.DeleteFunc(slices.Clone(s.newest().Status.Steps), func(r lifecyclev1alpha1.StepRecord) bool {
 		return r.ID != "apiserver/unit" && r.ID != "kubelet/unit"
 	})
@@ -154,52 +158,52 @@ func (s *site) rolled(j *journal, since moment, want []string) {
 		order = append(order, r.ID+" "+r.Host)
 	}
 	if d := gocmp.Diff(want, order); d != "" {
-		s.t.Errorf("the order of restarts (-want +got):\n%s", d)
+		s.T.Errorf("the order of restarts (-want +got):\n%s", d)
 	}
 	s.upToDate(j)
 	if acts := j.nodeActs(since); len(acts) > 0 {
-		s.t.Errorf("restarts disturb no pods, and these nodes were touched: %v", acts)
+		s.T.Errorf("restarts disturb no pods, and these nodes were touched: %v", acts)
 	}
 	s.keptBudget(j, since)
 }
 
 // keptBudget checks that never more than one of the five pods was missing.
-func (s *site) keptBudget(j *journal, since moment) {
-	s.t.Helper()
+func (s *testbed) keptBudget(j *journal, since moment) {
+	s.T.Helper()
 	fewest, story := j.fewestReady(since, func(string) bool { return true })
-	s.t.Logf("at worst %d pods of web were ready: %q", fewest, story)
+	s.T.Logf("at worst %d pods of web were ready: %q", fewest, story)
 	if fewest < 4 {
-		s.t.Errorf("once only %d pods of web were ready, and the budget is 4", fewest)
+		s.T.Errorf("once only %d pods of web were ready, and the budget is 4", fewest)
 	}
 }
 
-// goesBack applies a setting with which no kubelet starts. The run ends at the first host, and says which and what to do; on the
-// others nothing is touched; and the generation before comes back.
-func (s *site) goesBack(j *journal, bad, good func() string) {
-	s.t.Helper()
+// goesBack applies a setting with which no kubelet starts. The run ends at the first host, and says
+// which and what to do; on the others nothing is touched; and the generation before comes back.
+func (s *testbed) goesBack(j *journal, bad, good func() string) {
+	s.T.Helper()
 	first, rest := s.Hosts()[0], s.Hosts()[1:]
 	since, started, pods := s.now(j), s.startsOf(rest), s.webPods()
-	out, err := s.try("cluster", "apply", "-f", bad(), "--yes", "--attempts", "1")
+	out, err := s.Try("cluster", "apply", "-f", bad(), "--yes", "--attempts", "1")
 	if err == nil {
-		s.t.Fatalf("kubelets start with it:\n%s", out)
+		s.T.Fatalf("kubelets start with it:\n%s", out)
 	}
 	for _, want := range []string{"host " + first.Name + ": kubelet/probe", "orrery-kubelet", "quantities must match", "orrery cluster rollback oak"} {
 		if !strings.Contains(out, want) {
-			s.t.Errorf("the message lacks %q:\n%s", want, out)
+			s.T.Errorf("the message lacks %q:\n%s", want, out)
 		}
 	}
-	out = s.orrery("cluster", "rollback", "oak", "--yes")
+	out = s.Orrery("cluster", "rollback", "oak", "--yes")
 	if !strings.Contains(out, "still has the change") {
-		s.t.Errorf("rollback says:\n%s", out)
+		s.T.Errorf("rollback says:\n%s", out)
 	}
 	s.wantNodes("host-1", "host-2", "host-3", "host-4", "host-5")
-	if out := s.orrery("cluster", "plan", "-f", good()); !strings.Contains(out, "Nothing to do.") {
-		s.t.Errorf("after the rollback there is still something to do:\n%s", out)
+	if out := s.Orrery("cluster", "plan", "-f", good()); !strings.Contains(out, "Nothing to do.") {
+		s.T.Errorf("after the rollback there is still something to do:\n%s", out)
 	}
 	if d := gocmp.Diff(started, s.startsOf(rest)); d != "" {
-		s.t.Errorf("on hosts that were not reached something was restarted (-before +now):\n%s", d)
+		s.T.Errorf("on hosts that were not reached something was restarted (-before +now):\n%s", d)
 	}
-	s.eventually("the pod on the host is ready again", func(context.Context) error {
+	s.Eventually("the pod on the host is ready again", func(context.Context) error {
 		if d := gocmp.Diff(pods, s.webPods()); d != "" {
 			return errors.New("pods of web were touched (-before +now): " + d)
 		}
@@ -207,18 +211,19 @@ func (s *site) goesBack(j *journal, bad, good func() string) {
 	})
 	s.upToDate(j)
 	if fewest, story := j.fewestReady(since, func(node string) bool { return node != first.Name }); fewest < len(rest) {
-		s.t.Errorf("pods of web on hosts that were not reached were not ready: %q", story)
+		s.T.Errorf("pods of web on hosts that were not reached were not ready: %q", story)
 	}
 	if acts := j.nodeActs(since); len(acts) > 0 {
-		s.t.Errorf("nodes were touched: %v", acts)
+		s.T.Errorf("nodes were touched: %v", acts)
 	}
 }
 
-// shrinks takes hosts out, each of which runs a pod of the workload: they are cordoned and drained within its budget, and go.
-func (s *site) shrinks(j *journal, names ...string) {
-	s.t.Helper()
+// shrinks takes hosts out, each of which runs a pod of the workload: they are cordoned and drained
+// within its budget, and go.
+func (s *testbed) shrinks(j *journal, names ...string) {
+	s.T.Helper()
 	since := s.now(j)
-	s.orrery(append([]string{"cluster", "delete-node", "oak", "--yes"}, names...)...)
+	s.Orrery(append([]string{"cluster", "delete-node", "oak", "--yes"}, names...)...)
 	s.upToDate(j)
 	var want []string
 	for _, act := range []string{"cordon ", "delete "} {
@@ -227,7 +232,7 @@ func (s *site) shrinks(j *journal, names ...string) {
 		}
 	}
 	if d := gocmp.Diff(want, j.nodeActs(since)); d != "" {
-		s.t.Errorf("what became of nodes (-want +got):\n%s", d)
+		s.T.Errorf("what became of nodes (-want +got):\n%s", d)
 	}
 	s.keptBudget(j, since)
 	s.rolledOut()

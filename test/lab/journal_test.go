@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/internal/lab"
 )
 
-// journal is all that becomes of the nodes and of the pods of a workload, as watches of several API servers saw it: while one of
-// them restarts the others miss nothing.
+// journal is all that becomes of the nodes and of the pods of a workload, as watches of several API
+// servers saw it: while one of them restarts the others miss nothing.
 type journal struct {
 	cs  kubernetes.Interface
 	end func()
@@ -41,23 +41,24 @@ type podEntry struct {
 	ready      bool
 }
 
-// records begins a journal of the pods of web and of all nodes, as the API servers of some hosts see them.
-func (s *site) records(hosts ...*lab.Host) *journal {
-	s.t.Helper()
-	ctx, cancel := context.WithCancel(s.t.Context())
+// records begins a journal of the pods of web and of all nodes, as the API servers of some hosts
+// see them.
+func (s *testbed) records(hosts ...*lab.Host) *journal {
+	s.T.Helper()
+	ctx, cancel := context.WithCancel(s.T.Context())
 	var group sync.WaitGroup
 	j := &journal{
-		cs: s.client(hosts[0]), nodes: map[uint64]nodeEntry{}, pods: map[uint64]podEntry{}, seen: map[string]map[string]uint64{},
+		cs: s.Client(hosts[0]), nodes: map[uint64]nodeEntry{}, pods: map[uint64]podEntry{}, seen: map[string]map[string]uint64{},
 		end: func() { cancel(); group.Wait() },
 	}
-	s.t.Cleanup(j.end)
+	s.T.Cleanup(j.end)
 	for _, h := range hosts {
 		j.seen[h.Name] = map[string]uint64{}
-		cfg := s.config(h)
+		cfg := s.Config(h)
 		cfg.Timeout = 0 // of a watch it would be the end
 		cs, err := kubernetes.NewForConfig(cfg)
 		if err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		group.Go(func() {
 			j.follow(ctx, h.Name, func(ctx context.Context, o metav1.ListOptions) ([]metav1.Object, string, error) {
@@ -99,7 +100,8 @@ func objects[T any, P interface {
 	return all
 }
 
-// follow lists and watches one kind at one API server, and begins anew whenever that server ends the watch.
+// follow lists and watches one kind at one API server, and begins anew whenever that server ends
+// the watch.
 func (j *journal) follow(ctx context.Context, server string,
 	list func(context.Context, metav1.ListOptions) ([]metav1.Object, string, error),
 	watches func(context.Context, metav1.ListOptions) (watch.Interface, error),
@@ -148,12 +150,13 @@ func (j *journal) note(server string, o metav1.Object, exists bool) {
 	}
 }
 
-// upToDate waits until the journal has all that was written before. It marks a node and a pod, and every API server has to tell.
-func (s *site) upToDate(j *journal) {
-	s.t.Helper()
+// upToDate waits until the journal has all that was written before. It marks a node and a pod, and
+// every API server has to tell.
+func (s *testbed) upToDate(j *journal) {
+	s.T.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lab/seen":%q}}}`, time.Now().Format(time.RFC3339Nano))
 	want := map[string]uint64{}
-	s.eventually("a node and a pod are marked", func(ctx context.Context) error {
+	s.Eventually("a node and a pod are marked", func(ctx context.Context) error {
 		nodes, err := j.cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
 			return err
@@ -177,7 +180,7 @@ func (s *site) upToDate(j *journal) {
 		}
 		return nil
 	})
-	s.eventually("all API servers have told of it", func(context.Context) error {
+	s.Eventually("all API servers have told of it", func(context.Context) error {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		for server, seen := range j.seen {
@@ -195,8 +198,8 @@ func (s *site) upToDate(j *journal) {
 type moment struct{ nodes, pods uint64 }
 
 // now is the present end of a journal.
-func (s *site) now(j *journal) moment {
-	s.t.Helper()
+func (s *testbed) now(j *journal) moment {
+	s.T.Helper()
 	s.upToDate(j)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -207,8 +210,8 @@ func (s *site) now(j *journal) moment {
 	return m
 }
 
-// fewestReady is how many pods were ready at the worst moment since another, of those on the nodes that are asked for; and when
-// each pod began and ended to be ready.
+// fewestReady is how many pods were ready at the worst moment since another, of those on the nodes
+// that are asked for; and when each pod began and ended to be ready.
 func (j *journal) fewestReady(since moment, on func(node string) bool) (fewest int, story []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -12,21 +12,25 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lab"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestKilledAtChosenSteps kills orrery with SIGKILL at steps of a create, of an add-node whose hosts join etcd, of a delete-node
-// whose host leaves it, and of a delete, and resumes each time: at each step of the cluster, and at one of each component of
-// each host. That nothing is lost at any other step is shown on simulated hosts, with the same agent.
+// TestKilledAtChosenSteps kills orrery with SIGKILL at steps of a create, of an add-node whose
+// hosts join etcd, of a delete-node whose host leaves it, and of a delete, and resumes each time:
+// at each step of the cluster, and at one of each component of each host, or without SOAK at a
+// third of these. That nothing is lost at any other step is shown on simulated hosts, with the same
+// agent.
 func TestKilledAtChosenSteps(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 3)
+	s := newTestbed(t, 3)
 	before := s.snapshots()
 	small := func() string {
-		return s.file(layout{Hosts: s.Hosts()[:1], ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+		return s.File(site.Layout{Hosts: s.Hosts()[:1], ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
 	}
 	large := func() string {
 		names := []string{"host-1", "host-2", "host-3"}
-		return s.file(layout{Hosts: s.Hosts(), ControlPlanes: names, Worker: names})
+		return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: names, Worker: names})
 	}
 	all, missed := 0, []string{}
 	for _, act := range []struct {
@@ -39,7 +43,7 @@ func TestKilledAtChosenSteps(t *testing.T) {
 		{func() []string { return []string{"cluster", "delete", "oak"} }, nil},
 	} {
 		args := act.args()
-		chosen := s.chosen(args...)
+		chosen := testenv.Sample(t, 3, s.chosen(args...))
 		left := s.disturb(chosen, append(args, "--yes", "-v")...)
 		all, missed = all+len(chosen), append(missed, left...)
 		t.Logf("%s: killed at %d of %d steps", args[1], len(chosen)-len(left), len(chosen))
@@ -53,15 +57,16 @@ func TestKilledAtChosenSteps(t *testing.T) {
 	}
 }
 
-// chosen are steps that a command would do, as it names them when they begin: all those of the cluster, and of each component on
-// a host the one that starts it, or else its first. What is undone goes quickly, and a host goes on for a moment when
-// orrery is killed: of that it is every third component.
-func (s *site) chosen(args ...string) []string {
-	s.t.Helper()
+// chosen are steps that a command would do, as it names them when they begin: all those of the
+// cluster, and of each component on a host the one that starts it, or else its first. What is
+// undone goes quickly, and a host goes on for a moment when orrery is killed: of that it is every
+// third component.
+func (s *testbed) chosen(args ...string) []string {
+	s.T.Helper()
 	var changes plan.Changes
-	out := s.orrery(append(args, "--dry-run", "-o", "json")...)
+	out := s.Orrery(append(args, "--dry-run", "-o", "json")...)
 	if err := json.Unmarshal([]byte(out), &changes); err != nil {
-		s.t.Fatalf("%v: %s", err, out)
+		s.T.Fatalf("%v: %s", err, out)
 	}
 	var steps []string
 	at, components := map[string]int{}, map[string]int{}
@@ -87,10 +92,11 @@ func (s *site) chosen(args ...string) []string {
 	return steps
 }
 
-// disturb runs a command and kills it as soon as it begins one of the steps, and goes on so with its Operation until that is done.
-// It returns the steps that never began while they were to be killed.
-func (s *site) disturb(steps []string, args ...string) (left []string) {
-	s.t.Helper()
+// disturb runs a command and kills it as soon as it begins one of the steps, and goes on so with
+// its Operation until that is done. It returns the steps that never began while they were to be
+// killed.
+func (s *testbed) disturb(steps []string, args ...string) (left []string) {
+	s.T.Helper()
 	left = slices.Clone(steps)
 	for {
 		step := s.killWhen(func(output string) string {
@@ -114,65 +120,57 @@ func (s *site) disturb(steps []string, args ...string) (left []string) {
 }
 
 // newest is the Operation that was made last.
-func (s *site) newest() *lifecyclev1alpha1.Operation {
-	s.t.Helper()
+func (s *testbed) newest() *lifecyclev1alpha1.Operation {
+	s.T.Helper()
 	var list lifecyclev1alpha1.OperationList
-	if err := yaml.Unmarshal([]byte(s.orrery("operation", "list", "-o", "yaml")), &list); err != nil {
-		s.t.Fatal(err)
+	if err := yaml.Unmarshal([]byte(s.Orrery("operation", "list", "-o", "yaml")), &list); err != nil {
+		s.T.Fatal(err)
 	}
 	if len(list.Items) == 0 {
-		s.t.Fatal("there is no operation")
+		s.T.Fatal("there is no operation")
 	}
 	return &list.Items[len(list.Items)-1]
 }
 
-func (s *site) operation(name string) *lifecyclev1alpha1.Operation {
-	s.t.Helper()
-	op := &lifecyclev1alpha1.Operation{}
-	if err := yaml.Unmarshal([]byte(s.orrery("operation", "show", name, "-o", "yaml")), op); err != nil {
-		s.t.Fatal(err)
-	}
-	return op
-}
-
 // wantAs waits until all hosts are as they were.
-func (s *site) wantAs(before map[string]lab.Snapshot) {
-	s.t.Helper()
+func (s *testbed) wantAs(before map[string]lab.Snapshot) {
+	s.T.Helper()
 	for name, snap := range before {
 		if d := lab.Diff(snap, s.snapshot(s.Host(name))); d != "" {
-			s.t.Errorf("host %s is not as it was:\n%s", name, d)
+			s.T.Errorf("host %s is not as it was:\n%s", name, d)
 		}
 	}
 }
 
-// TestInterrupted kills a create and has others come between: another person with a cluster of their own on the same host, who is told
-// about the first, and a run beside the unfinished one. It is paused, resumed and done; a downgrade is refused; and a delete that is
-// killed is canceled and done anew.
+// TestInterrupted kills a create and has others come between: another person with a cluster of
+// their own on the same host, who is told about the first, and a run beside the unfinished one. It
+// is paused, resumed and done; a downgrade is refused; and a delete that is killed is canceled and
+// done anew.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 1)
-	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	s := newTestbed(t, 1)
+	file := s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
 	if !s.killWhenItSays("host-1 etcd/", "cluster", "create", "-f", file, "--yes", "-v") {
 		t.Fatal("it was not killed")
 	}
-	other := *s
-	other.state = filepath.Join(s.dir, "other")
-	out, err := other.try("cluster", "create", "-f", file, "--yes", "--attempts", "1")
+	other := *s.Site
+	other.State = filepath.Join(s.Dir, "other")
+	out, err := other.Try("cluster", "create", "-f", file, "--yes", "--attempts", "1")
 	if err == nil || !strings.Contains(out, "oak") || !strings.Contains(out, "host-1") {
 		t.Errorf("a second run on the same host: %v\n%s", err, out)
 	}
-	if out, err := s.try("cluster", "create", "-f", file, "--yes"); err == nil || !strings.Contains(out, "operation resume oak-1") {
+	if out, err := s.Try("cluster", "create", "-f", file, "--yes"); err == nil || !strings.Contains(out, "operation resume oak-1") {
 		t.Errorf("a run beside an unfinished one: %v\n%s", err, out)
 	}
-	s.orrery("operation", "pause", "oak-1")
-	if out := s.orrery("operation", "list"); !strings.Contains(out, "oak-1") {
+	s.Orrery("operation", "pause", "oak-1")
+	if out := s.Orrery("operation", "list"); !strings.Contains(out, "oak-1") {
 		t.Errorf("operation list:\n%s", out)
 	}
-	s.orrery("operation", "resume", "oak-1")
+	s.Orrery("operation", "resume", "oak-1")
 	s.wantNodes("host-1")
 
 	// A downgrade is refused before anything is asked of the hosts.
-	out, err = s.try("cluster", "apply", "-f", s.replaced(file, "v1.36.3", "v1.35.4"), "--yes")
+	out, err = s.Try("cluster", "apply", "-f", s.replaced(file, "v1.36.3", "v1.35.4"), "--yes")
 	if err == nil || !strings.Contains(out, "spec.provision.kubernetes.version") {
 		t.Errorf("a downgrade: %v\n%s", err, out)
 	}
@@ -181,11 +179,11 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal("it was not killed")
 	}
 	killed := s.newest().Name
-	s.orrery("operation", "cancel", killed)
-	if op := s.operation(killed); op.Status.Phase != lifecyclev1alpha1.PhaseCanceled {
+	s.Orrery("operation", "cancel", killed)
+	if op := s.Operation(killed); op.Status.Phase != lifecyclev1alpha1.PhaseCanceled {
 		t.Errorf("phase of a canceled run: %s", op.Status.Phase)
 	}
-	out = s.orrery("cluster", "delete", "oak", "--yes")
+	out = s.Orrery("cluster", "delete", "oak", "--yes")
 	if strings.Contains(out, "error") {
 		t.Errorf("delete after a canceled one:\n%s", out)
 	}

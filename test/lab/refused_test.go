@@ -9,19 +9,20 @@ import (
 	"testing"
 
 	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/test/lab/site"
 )
 
-// TestRefusedOnHosts tries to create clusters on hosts where that cannot be. Each is refused with the host and the way out,
-// and no host is changed.
+// TestRefusedOnHosts tries to create clusters on hosts where that cannot be. Each is refused with
+// the host and the way out, and no host is changed.
 func TestRefusedOnHosts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 2)
+	s := newTestbed(t, 2)
 	one, two := s.Host("host-1"), s.Host("host-2")
 	single := func() string {
-		return s.file(layout{Hosts: []*lab.Host{one}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+		return s.File(site.Layout{Hosts: []*lab.Host{one}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
 	}
 	pair := func() string {
-		return s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-2"}})
+		return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-2"}})
 	}
 	replace := s.replaced
 	key := "privateKeyPath: " + one.SSH().KeyFile
@@ -32,12 +33,12 @@ func TestRefusedOnHosts(t *testing.T) {
 		}
 	}
 	const wrong = "not-the-password-of-anyone"
-	catalogue, err := os.ReadFile(s.catalog)
+	catalogue, err := os.ReadFile(s.Catalog)
 	if err != nil {
 		t.Fatal(err)
 	}
 	writeCatalogue := func(content []byte) {
-		if err := os.WriteFile(s.catalog, content, 0o600); err != nil {
+		if err := os.WriteFile(s.Catalog, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,12 +121,14 @@ func TestRefusedOnHosts(t *testing.T) {
 			want: []string{"v1.36.999", s.Mirror() + "/dl.k8s.io/v1.36.999/", "use https", `digests["kubelet/v1.36.999/`},
 		},
 		"EvenEtcd": {
-			file: func() string { return s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}}) },
+			file: func() string {
+				return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1", "host-2"}})
+			},
 			want: []string{"spec.provision.roleGroups[etcd]: Invalid value: 2", "add one or leave one out"},
 		},
 		"OverlappingNetworks": {
 			file: func() string {
-				return s.file(layout{
+				return s.File(site.Layout{
 					Hosts: []*lab.Host{one}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"},
 					Extra: "    network: {kubePodsCIDR: 10.96.0.0/12, kubeServiceCIDR: 10.100.0.0/16}\n",
 				})
@@ -147,7 +150,7 @@ func TestRefusedOnHosts(t *testing.T) {
 				c.given()
 			}
 			before := s.present()
-			out, err := s.try("cluster", "create", "-f", file, "--yes", "--attempts", "1")
+			out, err := s.Try("cluster", "create", "-f", file, "--yes", "--attempts", "1")
 			if err == nil {
 				t.Fatalf("it was not refused:\n%s", out)
 			}
@@ -158,14 +161,14 @@ func TestRefusedOnHosts(t *testing.T) {
 			}
 			s.noSecrets(out, wrong)
 			if c.begun {
-				s.orrery("cluster", "delete", "oak", "--yes")
+				s.Orrery("cluster", "delete", "oak", "--yes")
 			}
 			for h, snap := range before {
 				if d := lab.Diff(snap, s.snapshot(s.Host(h))); d != "" {
 					t.Errorf("host %s was changed:\n%s", h, d)
 				}
 			}
-			if err := os.RemoveAll(s.state); err != nil {
+			if err := os.RemoveAll(s.State); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -173,23 +176,23 @@ func TestRefusedOnHosts(t *testing.T) {
 }
 
 // replaced replaces text of a cluster's file.
-func (s *site) replaced(file, old, with string) string {
-	s.t.Helper()
+func (s *testbed) replaced(file, old, with string) string {
+	s.T.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	if !strings.Contains(string(content), old) {
-		s.t.Fatalf("%q is not in the file", old)
+		s.T.Fatalf("%q is not in the file", old)
 	}
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(content), old, with)), 0o600); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return file
 }
 
 // present are snapshots of the hosts that are up.
-func (s *site) present() map[string]lab.Snapshot {
+func (s *testbed) present() map[string]lab.Snapshot {
 	all := map[string]lab.Snapshot{}
 	for _, h := range s.Hosts() {
 		if h.PID() != 0 {
@@ -199,42 +202,42 @@ func (s *site) present() map[string]lab.Snapshot {
 	return all
 }
 
-// noSecrets checks that a secret is neither in the output nor in a record or a log. The state and the kept spec are secret
-// themselves.
-func (s *site) noSecrets(out, secret string) {
-	s.t.Helper()
+// noSecrets checks that a secret is neither in the output nor in a record or a log. The state and
+// the kept spec are secret themselves.
+func (s *testbed) noSecrets(out, secret string) {
+	s.T.Helper()
 	if strings.Contains(out, secret) {
-		s.t.Errorf("the output has a secret:\n%s", out)
+		s.T.Errorf("the output has a secret:\n%s", out)
 	}
-	err := filepath.WalkDir(s.state, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.State, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Base(path) == "state.json" {
 			return err
 		}
 		content, err := os.ReadFile(path)
 		if err == nil && strings.Contains(string(content), secret) {
-			s.t.Errorf("%s has a secret", path)
+			s.T.Errorf("%s has a secret", path)
 		}
 		return err
 	})
 	if err != nil && !os.IsNotExist(err) {
-		s.t.Error(err)
+		s.T.Error(err)
 	}
 }
 
 // TestHostKeyChanged trusts a host's key when it is first seen, and refuses another one after that.
 func TestHostKeyChanged(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 1)
+	s := newTestbed(t, 1)
 	h := s.Host("host-1")
-	file := s.file(layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
-	if out, err := s.try("cluster", "preflight", "-f", file, "--host-key-checking", "strict"); err == nil || !strings.Contains(out, "host-1") {
+	file := s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	if out, err := s.Try("cluster", "preflight", "-f", file, "--host-key-checking", "strict"); err == nil || !strings.Contains(out, "host-1") {
 		t.Errorf("a key that is not known is not refused: %v\n%s", err, out)
 	}
-	s.orrery("cluster", "preflight", "-f", file)
+	s.Orrery("cluster", "preflight", "-f", file)
 	if err := h.RotateHostKey(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.try("cluster", "create", "-f", file, "--yes")
+	out, err := s.Try("cluster", "create", "-f", file, "--yes")
 	if err == nil || !strings.Contains(out, "host-1") || !strings.Contains(out, "ssh-keygen") {
 		t.Errorf("a changed host key is not refused: %v\n%s", err, out)
 	}

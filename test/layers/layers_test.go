@@ -2,9 +2,14 @@
 package layers
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -41,15 +46,14 @@ var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}
 const kubeconfigTypes = "k8s.io/client-go/tools/clientcmd/api"
 
 func TestRoomsImportOnlyRoomsBeforeThem(t *testing.T) {
-	for _, line := range goList(t, "{{.ImportPath}} {{join .Imports \" \"}}", "./...") {
-		path, imports, _ := strings.Cut(line, " ")
-		here := room(t, path)
-		for i := range strings.FieldsSeq(imports) {
+	for _, p := range packages(t) {
+		here := room(t, p.ImportPath)
+		for _, i := range p.Imports {
 			if !strings.HasPrefix(i, module) {
 				continue
 			}
 			if there := room(t, i); there > here {
-				t.Errorf("%s imports %s, which comes after it in the flow; turn the dependency round with a callback that internal/server connects", path, i)
+				t.Errorf("%s imports %s, which comes after it in the flow; turn the dependency round with a callback that internal/server connects", p.ImportPath, i)
 			}
 		}
 	}
@@ -57,7 +61,7 @@ func TestRoomsImportOnlyRoomsBeforeThem(t *testing.T) {
 
 func TestPureRoomsReachNoClient(t *testing.T) {
 	for _, p := range pure {
-		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+p+"/...") {
+		for _, dep := range dependencies(t, p, true) {
 			for _, c := range clients {
 				if strings.HasPrefix(dep+"/", c) && !strings.HasPrefix(dep, kubeconfigTypes) {
 					t.Errorf("%s depends on %s: it must stay pure", p, dep)
@@ -76,7 +80,7 @@ const metrics = "sigs.k8s.io/controller-runtime/pkg/metrics"
 func TestDatabasesKnowNoController(t *testing.T) {
 	for _, database := range []string{"internal/sqlite", "internal/store", "internal/records"} {
 		allowed := []string{metrics, module + "internal/sqlite", module + "internal/seal", module + "internal/words", module + "internal/graph", module + database}
-		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+database+"/...") {
+		for _, dep := range dependencies(t, database, true) {
 			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {
 				t.Errorf("%s depends on %s", database, dep)
 			}
@@ -90,7 +94,7 @@ func TestTunnelKnowsNoController(t *testing.T) {
 		"internal/tunnel": {module + "internal/tunnel"}, "internal/tunnel/agent": {module + "internal/tunnel", module + "internal/tunnel/agent"},
 		"internal/tunnel/gateway": {metrics, module + "internal/tunnel", module + "internal/tunnel/gateway"},
 	} {
-		for _, dep := range goList(t, "{{.ImportPath}}", "-deps", "./"+room) {
+		for _, dep := range dependencies(t, room, false) {
 			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {
 				t.Errorf("%s depends on %s", room, dep)
 			}
@@ -102,10 +106,10 @@ func TestTunnelKnowsNoController(t *testing.T) {
 }
 
 func TestRoomsAreNouns(t *testing.T) {
-	for _, path := range goList(t, "{{.ImportPath}}", "./...") {
-		for element := range strings.SplitSeq(strings.TrimPrefix(path, module), "/") {
+	for _, p := range packages(t) {
+		for element := range strings.SplitSeq(strings.TrimPrefix(p.ImportPath, module), "/") {
 			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "misc", "pkg"}, element) {
-				t.Errorf("%s: a function lives with its concept, not in %q", path, element)
+				t.Errorf("%s: a function lives with its concept, not in %q", p.ImportPath, element)
 			}
 		}
 	}
@@ -124,13 +128,56 @@ func room(t *testing.T, path string) int {
 	return 0
 }
 
-func goList(t *testing.T, format string, args ...string) []string {
-	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-f", format}, args...)...)
+// goPackage is a package of the module, without its tests. Deps has all that its imports need, too.
+type goPackage struct {
+	ImportPath    string
+	Imports, Deps []string
+}
+
+// listed has all packages of the module. go list takes a second or more, so that all tests share
+// what it found. Go's cache of test results does not see which files go list reads: these tests run
+// with -count=1.
+var listed = sync.OnceValues(func() ([]goPackage, error) {
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "./...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v", err)
+		return nil, err
 	}
-	return strings.Split(strings.TrimSpace(string(out)), "\n")
+	var all []goPackage
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+})
+
+func packages(t *testing.T) []goPackage {
+	t.Helper()
+	all, err := listed()
+	if err != nil || len(all) == 0 {
+		t.Fatalf("go list: %d packages, %v", len(all), err)
+	}
+	return all
+}
+
+// dependencies are a package, or with below all packages in its directory and below it, and all
+// that they need.
+func dependencies(t *testing.T, path string, below bool) []string {
+	t.Helper()
+	var all []string
+	for _, p := range packages(t) {
+		if p.ImportPath == module+path || below && strings.HasPrefix(p.ImportPath, module+path+"/") {
+			all = append(append(all, p.ImportPath), p.Deps...)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("there is no package %s", path)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/agent"
 	"orrery.dev/orrery/internal/tunnel/manifest"
@@ -98,6 +99,7 @@ func (k *killer) hit(r *http.Request, after bool) bool {
 func (k *killer) process(t *testing.T, at int, after bool) (exited chan error, out *bytes.Buffer) {
 	t.Helper()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.server.Certificate().Raw})
+	testenv.Programs()
 	cmd := exec.Command(binary, "cluster", "--kubeconfig", kubeconfig(t, k.server.URL, ca, "any"), "--replica", "a")
 	out = &bytes.Buffer{}
 	cmd.Stderr = out

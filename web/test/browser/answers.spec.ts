@@ -6,31 +6,10 @@ withBrowser()
 // A store or a hub that does not answer is made by the browser, which answers in its place.
 const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
 
-// Answers are asked for anew each 10 or 15 seconds. The tests wait for that beside each other.
+// Answers are asked for anew each 10 or 15 seconds.
 const next = { timeout: 45_000 }
 
-test.concurrent.each([
-  ["nodes", "/clusters/oak?tab=nodes", "oak-1", "**/api/v1/nodes?*"],
-  ["what is placed", "/clusters/oak?tab=placed", "Deployment", "**/search?*"],
-  ["what is mirrored", "/clusters/oak?tab=mirror", "configmaps", "**/mirror"],
-  ["placements", "/placements", "hello", "**/resourcebindings?*"],
-])(
-  "%s that cannot be asked for again are said to be of before, and do not go",
-  async (_, path, shown, question) => {
-    const v = await visit()
-    await v.go(path)
-    await v.page.locator("#content").getByText(shown, { exact: true }).first().waitFor()
-    await v.page.route(question, (route) => route.fulfill(away))
-    await v.page.getByText(/Not current: as it was \d+s ago/).waitFor(next)
-    await v.page.getByText("not now").first().waitFor()
-    expect(await v.page.locator("#content").getByText(shown, { exact: true }).count()).toBeGreaterThan(0)
-    await v.page.unroute(question)
-    await v.page.getByText(/Not current/).waitFor({ state: "detached", ...next })
-  },
-  120_000,
-)
-
-test.concurrent("events of copies that cannot be asked for are no empty list", async () => {
+test("events of copies that cannot be asked for are no empty list", async () => {
   const v = await visit()
   await v.page.route("**/fleet/proxy/api/v1/namespaces/demo/events?*", (route) => route.fulfill(away))
   await v.go("/object?of=ConfigMap/demo/hello&tab=events")
@@ -38,16 +17,6 @@ test.concurrent("events of copies that cannot be asked for are no empty list", a
   await v.page.getByText("not now").waitFor(next)
   expect(await v.page.getByText("No events").count()).toBe(0)
   await kubectl("delete", "configmap", "hello", "-n", "demo")
-})
-
-test.concurrent("what is refused is not shown any more", async () => {
-  const v = await visit()
-  await v.go("/clusters/oak?tab=nodes")
-  await v.page.getByText("oak-1").waitFor()
-  const refusal = { ...away, status: 403, body: '{"kind":"Status","code":403,"reason":"Forbidden","message":"not for you"}' }
-  await v.page.route("**/api/v1/nodes?*", (route) => route.fulfill(refusal))
-  await v.page.getByText("not for you").waitFor(next)
-  expect(await v.page.getByText("oak-1").count()).toBe(0)
 })
 
 test("what is looked for among the hub's objects is found beyond the first page of them", async () => {

@@ -1,4 +1,4 @@
-import { test } from "vitest"
+import { beforeAll, describe, test } from "vitest"
 import { expect, pages, settled, type Visit, visit, withBrowser } from "./world"
 
 withBrowser()
@@ -58,14 +58,18 @@ const states: [string, string, (v: Visit) => Promise<void>][] = [
   ],
 ]
 
-test("who asks for less motion sees none, on no page, and with nothing opened", async () => {
-  const v = await visit()
-  for (const [name, path, open] of states) {
+describe("who asks for less motion", () => {
+  let v: Visit
+  beforeAll(async () => {
+    v = await visit()
+  })
+
+  test.each(states)("sees none: %s", async (_, path, open) => {
     await v.go(path)
     await settled(v.page)
     await open(v)
-    expect(await moving(v), name).toEqual([])
-  }
+    expect(await moving(v)).toEqual([])
+  })
 })
 
 test("who does not ask for it sees some, so that its absence is something", async () => {

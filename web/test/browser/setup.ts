@@ -1,5 +1,5 @@
 import type { TestProject } from "vitest/node"
-import { apply, link } from "./world"
+import { apply, link, startShared } from "./world"
 
 declare module "vitest" {
   interface ProvidedContext {
@@ -56,7 +56,10 @@ items:
       overriders: {imageOverrider: [{component: Registry, operator: replace, value: mirror.example.com}]}
 `
 
-export default async function setup(project: TestProject): Promise<void> {
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   project.provide("oldLink", { url: await link(), made: Date.now() })
   await apply(world)
+  const browser = await startShared()
+  project.provide("browser", browser.wsEndpoint())
+  return () => browser.close()
 }

@@ -1,8 +1,11 @@
 import { type ExecFileException, execFile } from "node:child_process"
 import { readFileSync } from "node:fs"
+import { request } from "node:https"
+import { text } from "node:stream/consumers"
 import AxeBuilder from "axe-core"
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core"
-import { afterAll, beforeAll, expect } from "vitest"
+import { afterAll, afterEach, beforeAll, beforeEach, expect, inject } from "vitest"
+import { parse } from "yaml"
 
 // What the specs stand on: a demo that runs, whose directory is in CONSOLE_DATA, and a browser.
 
@@ -24,14 +27,39 @@ export const kubectl = (...args: string[]) => run(["kubectl", "--kubeconfig", ku
 export const apply = (manifest: string, ...args: string[]) =>
   run(["kubectl", "--kubeconfig", kubeconfig, "--context", "hub", "apply", "-f", "-", ...args], manifest)
 
-const links = "/apis/fleet.orrery.dev/v1alpha1/consolelinks"
+/** The hub's address, and what its administrator needs to be let in. */
+function hub() {
+  const { clusters, contexts, users } = parse(readFileSync(kubeconfig, "utf8"))
+  const { context } = contexts.find((c: { name: string }) => c.name === "hub")
+  const { cluster } = clusters.find((c: { name: string }) => c.name === context.cluster)
+  const { user } = users.find((u: { name: string }) => u.name === context.user)
+  const decoded = (text: string) => Buffer.from(text, "base64")
+  return {
+    server: cluster.server as string,
+    ca: decoded(cluster["certificate-authority-data"]),
+    cert: decoded(user["client-certificate-data"]),
+    key: decoded(user["client-key-data"]),
+  }
+}
 
 /** A link that opens the console, as the demo's administrator or as somebody else. */
-export async function link(as?: string): Promise<string> {
-  const body = JSON.stringify({ apiVersion: "fleet.orrery.dev/v1alpha1", kind: "ConsoleLink" })
-  const args = ["kubectl", "--kubeconfig", kubeconfig, "--context", "hub", "create", "--raw", links, "-f", "-"]
-  const made = await run(as ? [...args, "--as", as, "--as-group", "system:authenticated"] : args, body)
-  return JSON.parse(made).status.url
+export function link(as?: string): Promise<string> {
+  const { server, ...credentials } = hub()
+  const headers = { "Content-Type": "application/json", ...(as && { "Impersonate-User": as, "Impersonate-Group": "system:authenticated" }) }
+  const url = `${server}/apis/fleet.orrery.dev/v1alpha1/consolelinks`
+  return new Promise((resolve, reject) => {
+    const asked = request(url, { method: "POST", headers, ...credentials, agent: false }, async (answer) => {
+      try {
+        const body = await text(answer)
+        if (answer.statusCode !== 201) throw new Error(`a link to the console: ${answer.statusCode} ${body}`)
+        resolve(JSON.parse(body).status.url)
+      } catch (e) {
+        reject(e)
+      }
+    })
+    asked.on("error", reject)
+    asked.end(JSON.stringify({ apiVersion: "fleet.orrery.dev/v1alpha1", kind: "ConsoleLink" }))
+  })
 }
 
 /** The process of the demo that has a name, such as oak-apiserver. */
@@ -54,27 +82,60 @@ export interface Seen {
   bodies: string[]
 }
 
+declare module "vitest" {
+  interface ProvidedContext {
+    /** The address of the browser that all specs share. Without one, each spec starts its own. */
+    browser: string
+  }
+}
+
+const program = {
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+  ],
+}
+
+/** Starts the browser that all specs share. Playwright must not end it on a signal: the run's own teardown does. */
+export const startShared = () => chromium.launchServer({ ...program, handleSIGINT: false, handleSIGTERM: false, handleSIGHUP: false })
+
 let browser: Browser | undefined
 
-/** Starts the browser for the specs of a file. */
+/** Closes a context. What its pages still ask for may be answered by handlers of the test, whose errors are none any more. */
+async function end(context: BrowserContext): Promise<void> {
+  await Promise.all(context.pages().map((page) => page.unrouteAll({ behavior: "ignoreErrors" })))
+  await context.close()
+}
+
+/**
+ * Gives the tests of a file a browser: the shared one, or one of their own if they need special arguments. A context that is
+ * opened while a test runs is closed when no test runs any more, and the others after the last test of the file.
+ */
 export function withBrowser(...args: string[]): void {
+  let before: BrowserContext[] = []
+  let running = 0 // tests that run beside each other
   beforeAll(async () => {
-    browser = await chromium.launch({
-      executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-      args: [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        ...args,
-      ],
-    })
+    const shared = args.length === 0 ? inject("browser") : undefined
+    browser = shared ? await chromium.connect(shared) : await chromium.launch({ ...program, args: [...program.args, ...args] })
   })
-  afterAll(() => browser?.close())
+  beforeEach(() => {
+    if (running++ === 0) before = browser!.contexts()
+  })
+  afterEach(async () => {
+    if (--running > 0) return
+    await Promise.all(browser!.contexts().map((context) => before.includes(context) || end(context)))
+  })
+  afterAll(async () => {
+    await Promise.all(browser!.contexts().map(end))
+    await browser!.close()
+  })
 }
 
 export interface Visit {
@@ -143,9 +204,12 @@ export async function axe(page: Page): Promise<string[]> {
   )
 }
 
-/** A theme, for all pages of a visit from then on. */
+/** A theme, for the page as it is, and for all pages of a visit from then on. */
 export async function wear(page: Page, theme: "light" | "dark"): Promise<void> {
-  await page.evaluate((t) => localStorage.setItem("orrery.theme", t), theme)
+  await page.evaluate((t) => {
+    localStorage.setItem("orrery.theme", t)
+    document.documentElement.dataset.theme = t
+  }, theme)
 }
 
 export const demo = { namespace: "demo", of: "Deployment.apps/demo/hello" }

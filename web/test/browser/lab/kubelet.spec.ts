@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises"
 import { expect, test } from "vitest"
 import { axe, kubeconfig, run, settled, type Visit, visit, withBrowser } from "../world"
 
-// Logs and shells of a real kubelet. test/lab has made the Deployment talk, of two pods that write to their logs what they are told
+// Logs and shells of a real kubelet. test/lab/agent has made the Deployment talk, of two pods that write to their logs what they are told
 // and end when they are told to, and web, whose image has no shell.
 
 withBrowser()

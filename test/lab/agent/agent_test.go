@@ -1,4 +1,7 @@
-package lab
+// Package agent builds a cluster on a host that joins by its agents, with what docs/operating.md
+// says, and opens it in the console. It is apart from the other tests of clusters on hosts, which
+// depend neither on documents nor on the console's page.
+package agent
 
 import (
 	"bufio"
@@ -19,9 +22,16 @@ import (
 	"orrery.dev/orrery/internal/lab"
 	"orrery.dev/orrery/internal/pki"
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/lab/site"
 )
 
-// shellPod is a pod with a shell and tar, which the static busybox of the host has, and an end that reads and echoes.
+func TestMain(m *testing.M) { site.Main(m) }
+
+// testbed is a site with what the test of this package does and checks there.
+type testbed struct{ *site.Site }
+
+// shellPod is a pod with a shell and tar, which the static busybox of the host has, and an end that
+// reads and echoes.
 const shellPod = `
 apiVersion: v1
 kind: Pod
@@ -40,33 +50,23 @@ spec:
   - {name: data, emptyDir: {}}
 `
 
-// freeAddress is an address of the machine on the hosts' network at which nothing listens.
-func (s *site) freeAddress() string {
-	s.t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", net.JoinHostPort(s.Subnet().Addr().Next().String(), "0"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// nginx writes what nginx needs to end TLS at an address, with a certificate of its own, and to make TLS anew to the hub's listener as
-// docs/operating.md has it. It returns the file with the authority of that certificate.
-func (s *site) nginx(address, listener, hubCA string) (ca string) {
-	s.t.Helper()
-	dir := filepath.Join(s.dir, "nginx")
+// nginx writes what nginx needs to end TLS at an address, with a certificate of its own, and to
+// make TLS anew to the hub's listener as docs/operating.md has it. It returns the file with the
+// authority of that certificate.
+func (s *testbed) nginx(address, listener, hubCA string) (ca string) {
+	s.T.Helper()
+	dir := filepath.Join(s.Dir, "nginx")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	host, _, _ := net.SplitHostPort(address)
 	authority, err := pki.NewAuthority("balancer", time.Now())
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	leaf, err := authority.Issue(pki.Leaf{Name: "nginx", CommonName: host, Server: true, IPs: []string{host}}, time.Now())
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	config := fmt.Sprintf(`
 daemon off; user root; worker_processes 2; pid %[1]s/pid; error_log stderr warn;
@@ -80,27 +80,27 @@ access_log off; client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp
 	}))
 	for name, content := range map[string]string{"tls.crt": string(leaf.Cert), "tls.key": string(leaf.Key), "ca.crt": string(authority.Cert), "nginx.conf": config} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 	}
 	return filepath.Join(dir, "ca.crt")
 }
 
 // documented is the one block of that language in docs/operating.md, with values of this machine.
-func (s *site) documented(language string, values map[string]string) string {
-	s.t.Helper()
+func (s *testbed) documented(language string, values map[string]string) string {
+	s.T.Helper()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operating.md"))
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	_, block, found := strings.Cut(string(text), "\n```"+language+"\n")
 	block, _, closed := strings.Cut(block, "```")
 	if !found || !closed || strings.Contains(block, "`") {
-		s.t.Fatalf("docs/operating.md has no block of %s", language)
+		s.T.Fatalf("docs/operating.md has no block of %s", language)
 	}
 	for there, here := range values {
 		if !strings.Contains(block, there) {
-			s.t.Fatalf("the block of %s in docs/operating.md does not say %s", language, there)
+			s.T.Fatalf("the block of %s in docs/operating.md does not say %s", language, there)
 		}
 		block = strings.ReplaceAll(block, there, here)
 	}
@@ -108,49 +108,49 @@ func (s *site) documented(language string, values map[string]string) string {
 }
 
 // fleet runs a command that has nothing to do with hosts, and must succeed.
-func (s *site) fleet(args ...string) {
-	s.t.Helper()
-	cmd := exec.CommandContext(s.t.Context(), filepath.Join(testenv.Root(), "bin", "orrery"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG=", "HOME="+s.dir)
+func (s *testbed) fleet(args ...string) {
+	s.T.Helper()
+	cmd := exec.CommandContext(s.T.Context(), filepath.Join(testenv.Root(), "bin", "orrery"), args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG=", "HOME="+s.Dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		s.t.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, out)
+		s.T.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
 // run starts a program that ends with the test, and logs what it said if that fails.
-func (s *site) run(name string, args ...string) {
-	s.t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(s.t.Context()), name, args...)
+func (s *testbed) run(name string, args ...string) {
+	s.T.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(s.T.Context()), name, args...)
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() {
+	s.T.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait() // by that signal
-		if s.t.Failed() {
-			s.t.Logf("%s:\n%s", name, log.String())
+		if s.T.Failed() {
+			s.T.Logf("%s:\n%s", name, log.String())
 		}
 	})
 }
 
-// TestByAgent: a cluster whose API server the hub does not dial joins by agents that run in it from an image, through nginx, which ends TLS; users reach
-// its kubelets through all of that.
+// TestByAgent: a cluster whose API server the hub does not dial joins by agents that run in it from
+// an image, through nginx, which ends TLS; users reach its kubelets through all of that.
 func TestByAgent(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 1)
+	s := &testbed{site.New(t, 1)}
 	h := s.Host("host-1")
-	file := s.file(layout{Hosts: []*lab.Host{h}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
-	s.orrery("cluster", "create", "-f", file, "--yes")
+	file := s.File(site.Layout{Hosts: []*lab.Host{h}, ControlPlanes: []string{"host-1"}, Worker: []string{"host-1"}})
+	s.Orrery("cluster", "create", "-f", file, "--yes")
 
-	listener, public := s.freeAddress(), s.freeAddress()
-	hubCA := filepath.Join(s.dir, "hub", "pki", "server-ca.crt")
+	listener, public := s.FreeAddress(), s.FreeAddress()
+	hubCA := filepath.Join(s.Dir, "hub", "pki", "server-ca.crt")
 	ca := s.nginx(public, listener, hubCA)
-	hub, _ := s.startHub("--public-address", listener, "--public-url", "https://"+public, "--public-ca-file", ca)
-	s.run("nginx", "-c", filepath.Join(s.dir, "nginx", "nginx.conf"))
-	s.eventually("the listener answers through nginx", func(ctx context.Context) error {
+	hub, _ := s.StartHub("--public-address", listener, "--public-url", "https://"+public, "--public-ca-file", ca)
+	s.run("nginx", "-c", filepath.Join(s.Dir, "nginx", "nginx.conf"))
+	s.Eventually("the listener answers through nginx", func(ctx context.Context) error {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+public+"/healthz", nil)
 		if err != nil {
@@ -174,13 +174,13 @@ func TestByAgent(t *testing.T) {
 	if out, err := h.Run(t.Context(), "/opt/orrery/bin/ctr", "-n", "k8s.io", "images", "import", "/tmp/agent.tar"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s.fleet("cluster", "join", "oak", "--pull", "--agent-image", image, "--apply-with-kubeconfig", s.kubeconfig(), "--kubeconfig", hub, "--timeout", "5m")
-	if mode := s.mustHubctl(hub, "", "get", "cluster", "oak", "-o", "jsonpath={.spec.syncMode} {.spec.apiEndpoint}"); mode != "Pull https://kubernetes.default.svc" {
+	s.fleet("cluster", "join", "oak", "--pull", "--agent-image", image, "--apply-with-kubeconfig", s.Kubeconfig(), "--kubeconfig", hub, "--timeout", "5m")
+	if mode := s.MustHubctl(hub, "", "get", "cluster", "oak", "-o", "jsonpath={.spec.syncMode} {.spec.apiEndpoint}"); mode != "Pull https://kubernetes.default.svc" {
 		t.Errorf("the cluster is dialled as %s", mode)
 	}
-	s.placedOn(hub)
-	s.eventually("both replicas are connected", func(context.Context) error {
-		out, err := s.hubctl(hub, "", "get", "cluster", "oak", "-o", "jsonpath={.status.agent.replicas}")
+	s.PlacedOn(hub)
+	s.Eventually("both replicas are connected", func(context.Context) error {
+		out, err := s.Hubctl(hub, "", "get", "cluster", "oak", "-o", "jsonpath={.status.agent.replicas}")
 		if err == nil && out != "2" {
 			err = fmt.Errorf("%q are", out)
 		}
@@ -200,10 +200,10 @@ func TestByAgent(t *testing.T) {
 		}
 		return string(out)
 	}
-	s.kubectl(fmt.Sprintf(shellPod, s.Registry()), "apply", "-f", "-")
-	s.kubectl(s.webManifest(1), "apply", "-f", "-")
-	s.kubectl("", "wait", "--for=condition=Ready", "pod/shell", "--timeout=120s")
-	s.kubectl("", "rollout", "status", "deployment/web", "--timeout=120s")
+	s.Kubectl(fmt.Sprintf(shellPod, s.Registry()), "apply", "-f", "-")
+	s.Kubectl(s.WebManifest(1), "apply", "-f", "-")
+	s.Kubectl("", "wait", "--for=condition=Ready", "pod/shell", "--timeout=120s")
+	s.Kubectl("", "rollout", "status", "deployment/web", "--timeout=120s")
 
 	if out := must("", "exec", "shell", "--", "sh", "-c", "echo from the pod"); out != "from the pod\n" {
 		t.Errorf("exec: %q", out)
@@ -211,7 +211,7 @@ func TestByAgent(t *testing.T) {
 	if out := must("a\nb\n", "exec", "-i", "shell", "--", "cat"); out != "a\nb\n" {
 		t.Errorf("exec with input: %q", out)
 	}
-	given := filepath.Join(s.dir, "given")
+	given := filepath.Join(s.Dir, "given")
 	if err := os.WriteFile(given, []byte(strings.Repeat("0123456789abcdef", 1<<16)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -251,20 +251,20 @@ func TestByAgent(t *testing.T) {
 
 	// An agent that is told that the cluster has left removes itself, and what runs stays.
 	s.fleet("cluster", "unjoin", "oak", "--kubeconfig", hub)
-	s.eventually("the agent is gone", func(context.Context) error {
+	s.Eventually("the agent is gone", func(context.Context) error {
 		if left := s.ours(); left != built {
 			return fmt.Errorf("there is\n%s\nand was before\n%s", left, built)
 		}
 		return nil
 	})
-	s.kubectl("", "get", "configmap", "greeting")
+	s.Kubectl("", "get", "configmap", "greeting")
 }
 
 // ours are the names of what Orrery has in the cluster outside of namespaces.
-func (s *site) ours() string {
-	s.t.Helper()
+func (s *testbed) ours() string {
+	s.T.Helper()
 	var names strings.Builder
-	for name := range strings.Lines(s.kubectl("", "get", "clusterrole,clusterrolebinding", "-o", "name")) {
+	for name := range strings.Lines(s.Kubectl("", "get", "clusterrole,clusterrolebinding", "-o", "name")) {
 		if strings.Contains(name, "orrery") {
 			names.WriteString(name)
 		}
@@ -273,20 +273,20 @@ func (s *site) ours() string {
 }
 
 // lines starts a command of which each line of output is sent, and which is killed at the end.
-func (s *site) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan string) {
-	s.t.Helper()
+func (s *testbed) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan string) {
+	s.T.Helper()
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	s.t.Cleanup(func() {
+	s.T.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // by that
 	})
@@ -301,21 +301,21 @@ func (s *site) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan string) 
 }
 
 // says waits until a command prints a line that begins so, and returns it.
-func (s *site) says(lines <-chan string, want string) string {
-	s.t.Helper()
+func (s *testbed) says(lines <-chan string, want string) string {
+	s.T.Helper()
 	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
 	for {
 		select {
 		case line, ok := <-lines:
 			if !ok {
-				s.t.Fatalf("it ended before it said %q", want)
+				s.T.Fatalf("it ended before it said %q", want)
 			}
 			if strings.HasPrefix(line, want) {
 				return line
 			}
 		case <-patience.C:
-			s.t.Fatalf("it did not say %q", want)
+			s.T.Fatalf("it did not say %q", want)
 		}
 	}
 }

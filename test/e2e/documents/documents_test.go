@@ -1,4 +1,6 @@
-package e2e
+// Package documents does what the documents say, with a demo of its own: a change of a document
+// reruns only these tests.
+package documents
 
 import (
 	"fmt"
@@ -10,28 +12,35 @@ import (
 	"time"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/e2e/demo"
 )
+
+func TestMain(m *testing.M) { demo.Main(m) }
 
 // inFleet has API servers with kubelets and metrics.
 const inFleet = "TestKubectlInTheFleet of internal/cli"
 
-// elsewhere are the commands of the documents that another test runs, or that TestMain
-// runs around them all.
+// elsewhere are the commands of the documents that another test runs, or that run before or
+// after them all.
 var elsewhere = map[string]string{
 	"make build":              "`make test` depends on it",
-	"make demo":               "make build, then the `orrery demo up` of TestMain",
+	"make demo":               "make build, then the `orrery demo up` of these tests",
 	"make check":              "continuous integration runs it first",
 	"make test":               "this is it",
 	"make bench":              "it measures; it is run when figures are taken",
 	"make generate":           "`make check` runs it",
 	"make console-test":       "make test runs it",
 	"make screenshots":        "pictures are looked at, not compared",
-	"make soak":               "it attacks at random, for long",
+	"make quick":              "it runs a part of `make test`",
+	"make fleet":              "`make quick` uses the demo that it starts, which stays",
+	"make verify":             "it runs all tests, and so this one, in a clone",
+	"make soak":               "it runs all cases of these tests, for long",
+	"make soak-tests":         "it runs all tests again and again",
 	"make race":               "it runs most of these tests again, slower",
-	"orrery demo up --detach": "TestMain",
-	"orrery demo down":        "TestMain",
-	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin, with a cluster to join",
-	"orrery cluster unjoin mine": "TestJoinAndUnjoin",
+	"orrery demo up --detach": "it starts the demo of these tests",
+	"orrery demo down":        "it ends the demo of these tests",
+	"orrery cluster join mine --cluster-kubeconfig mine.kubeconfig --region eu-west-1 --labels env=dev": "TestJoinAndUnjoin of test/e2e, with a cluster to join",
+	"orrery cluster unjoin mine": "TestJoinAndUnjoin of test/e2e",
 	// The demo's nodes are simulated: nothing runs in them that logs, and no metrics server.
 	"orrery logs deploy/web -n shop":                                  inFleet,
 	"orrery logs deploy/web -n shop -f --since 10m -C 'eu-*'":         inFleet,
@@ -53,7 +62,7 @@ func TestDocuments(t *testing.T) {
 		documents = append(documents, filepath.Join(testenv.Root(), name))
 	}
 	bin := t.TempDir()
-	for name, target := range map[string]string{"orrery": orreryBinary(), "orrery-kube": testenv.KubeBinary(), "kubectl": testenv.KubeBinary()} {
+	for name, target := range map[string]string{"orrery": demo.Orrery(), "orrery-kube": testenv.KubeBinary(), "kubectl": testenv.KubeBinary()} {
 		if err := os.Symlink(target, filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +77,7 @@ func TestDocuments(t *testing.T) {
 			cmd.Dir = testenv.Root()
 			// The documents use the default place of the demo, the hub's context unless they
 			// name one, and a kubectl on PATH.
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(dataDir, "kubeconfig"), "PATH="+bin+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+demo.Kubeconfig(), "PATH="+bin+":"+os.Getenv("PATH"))
 			start := time.Now()
 			out, err := cmd.CombinedOutput()
 			if err != nil {

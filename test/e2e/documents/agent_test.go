@@ -1,4 +1,4 @@
-package e2e
+package documents
 
 import (
 	"os"
@@ -12,10 +12,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// TestJoinByAgent does what docs/operating.md shows for a join by agent, in an API server that the demo knows nothing of. No pod runs there: a process takes
-// the place of those of the manifest.
+// TestJoinByAgent does what docs/operating.md shows for a join by agent, in an API server that the
+// demo knows nothing of. No pod runs there: a process takes the place of those of the manifest.
 func TestJoinByAgent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(testenv.Root(), "docs", "operating.md"))
@@ -52,8 +53,8 @@ func TestJoinByAgent(t *testing.T) {
 	if err := os.Mkdir(bin, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	agent := filepath.Join(filepath.Dir(orreryBinary()), "orrery-agent-linux-"+runtime.GOARCH)
-	for name, target := range map[string]string{"orrery": orreryBinary(), "kubectl": testenv.KubeBinary()} {
+	agent := filepath.Join(filepath.Dir(demo.Orrery()), "orrery-agent-linux-"+runtime.GOARCH)
+	for name, target := range map[string]string{"orrery": demo.Orrery(), "kubectl": testenv.KubeBinary()} {
 		if err := os.Symlink(target, filepath.Join(bin, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -72,18 +73,18 @@ func TestJoinByAgent(t *testing.T) {
 	cmd := exec.Command("bash", "-euo", "pipefail", "-x", "-c", script.String())
 	cmd.Dir = dir
 	// The hub's context is the current one, of the first file.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(dataDir, "kubeconfig")+":"+file, "PATH="+bin+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+demo.Kubeconfig()+":"+file, "PATH="+bin+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	t.Cleanup(func() { orrery(t, "cluster", "unjoin", name) })
-	kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+name, "--timeout=60s")
-	kubectl(t, name, "get", "deployment", "-n", "orrery-system", "orrery-agent")
-	if out, code := orrery(t, "cluster", "describe", name); code != 0 || !strings.Contains(out, "1 connected with") || !strings.Contains(out, "env=prod") {
+	t.Cleanup(func() { demo.Run(t, "cluster", "unjoin", name) })
+	demo.Kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+name, "--timeout=60s")
+	demo.Kubectl(t, name, "get", "deployment", "-n", "orrery-system", "orrery-agent")
+	if out, code := demo.Run(t, "cluster", "describe", name); code != 0 || !strings.Contains(out, "1 connected with") || !strings.Contains(out, "env=prod") {
 		t.Errorf("describe: %s", out)
 	}
-	if out, code := orrery(t, "cluster", "unjoin", name); code != 0 {
+	if out, code := demo.Run(t, "cluster", "unjoin", name); code != 0 {
 		t.Fatalf("unjoin: %s", out)
 	}
 	if err := process.Wait(); err != nil {

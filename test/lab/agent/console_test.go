@@ -1,4 +1,4 @@
-package lab
+package agent
 
 import (
 	"cmp"
@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// talkative is a workload whose pods have a shell, write to their logs what is written to the output of their first process, and end
-// their container when they are told to.
+// talkative is a workload whose pods have a shell, write to their logs what is written to the
+// output of their first process, and end their container when they are told to.
 const talkative = `
 apiVersion: apps/v1
 kind: Deployment
@@ -36,15 +36,18 @@ spec:
       - {name: data, emptyDir: {}}
 `
 
-// readInBrowser opens logs and shells of the cluster in the console, in a browser. The Deployment web is there already.
-func (s *site) readInBrowser(t *testing.T, hub string) {
+// readInBrowser opens logs and shells of the cluster in the console, in a browser. The Deployment
+// web is there already.
+func (s *testbed) readInBrowser(t *testing.T, hub string) {
 	t.Helper()
+	testenv.Page()
+	testenv.Inputs(t, "hack/console.sh", "hack/browser-packages.sh", "web/build.sh", "web/package-lock.json", "web/vitest.lab.config.ts", "web/test/browser")
 	var tools strings.Builder
 	for _, tool := range []string{"sh", "sleep", "rm", "stty"} {
 		fmt.Fprintf(&tools, "{name: busybox, mountPath: /tools/%s}, ", tool)
 	}
-	s.kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
-	s.kubectl("", "rollout", "status", "deployment/talk", "--timeout=120s")
+	s.Kubectl(fmt.Sprintf(talkative, s.Registry(), tools.String()), "apply", "-f", "-")
+	s.Kubectl("", "rollout", "status", "deployment/talk", "--timeout=120s")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(testenv.Root(), "hack", "console.sh"))
 	cmd.Env = append(os.Environ(), "CONSOLE_DATA="+filepath.Dir(hub), "CONSOLE_CONFIG=vitest.lab.config.ts", "CHROMIUM="+s.browser())
 	out, err := cmd.CombinedOutput()
@@ -57,18 +60,18 @@ func (s *site) readInBrowser(t *testing.T, hub string) {
 	t.Logf("%s", out)
 }
 
-// browser is a program that runs Chromium in a network of its own. Chromium breaks off what it loads when any link of its network comes
-// or goes, as those of other labs do meanwhile.
-func (s *site) browser() string {
-	s.t.Helper()
-	network, err := s.ClientNetwork(s.t.Context())
+// browser is a program that runs Chromium in a network of its own. Chromium breaks off what it
+// loads when any link of its network comes or goes, as those of other labs do meanwhile.
+func (s *testbed) browser() string {
+	s.T.Helper()
+	network, err := s.ClientNetwork(s.T.Context())
 	if err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	path := filepath.Join(s.dir, "chromium")
+	path := filepath.Join(s.Dir, "chromium")
 	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=%s '%s' \"$@\"\n", network, cmp.Or(os.Getenv("CHROMIUM"), "/usr/bin/chromium"))
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
 	return path
 }

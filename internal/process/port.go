@@ -1,0 +1,91 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Ports are chosen below the range that the kernel takes ports of outgoing connections from by
+// default: there, a port that is kept in a file is still free at the next start.
+const (
+	firstPort    = 20000
+	lastPort     = 32000
+	portAttempts = 100
+)
+
+// Port is a TCP port that is reserved for a process that does not listen yet, or is started again.
+// A bound socket keeps the kernel from giving the port to an outgoing connection. A name keeps
+// other callers of ReservePort away, in this process and in all others of the network namespace.
+// The process itself can listen, if its socket has SO_REUSEADDR as those of Go have.
+type Port struct {
+	Number int
+	socket int
+	name   *net.UnixConn
+}
+
+// ReservePort reserves a port of an IP address until Release, or until this process has ended: the
+// one with the number, or a free one if the number is 0. The error wraps EADDRINUSE if somebody
+// else has reserved it or uses it.
+func ReservePort(address string, number int) (*Port, error) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return nil, fmt.Errorf("reserve a port: %w", err)
+	}
+	if number != 0 {
+		return reservePort(ip, number)
+	}
+	for range portAttempts {
+		var p *Port
+		if p, err = reservePort(ip, firstPort+rand.IntN(lastPort-firstPort)); err == nil { //nolint:gosec // not a secret
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("find a free port: %w", err)
+}
+
+func reservePort(ip netip.Addr, number int) (*Port, error) {
+	fail := func(err error) (*Port, error) {
+		return nil, fmt.Errorf("reserve port %d of %s: %w", number, ip, err)
+	}
+	// An abstract socket: it is no file, and goes with the process.
+	name, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: "@orrery-port-" + strconv.Itoa(number)})
+	if err != nil {
+		return fail(err)
+	}
+	socket, err := bindPort(ip, number)
+	if err != nil {
+		return fail(errors.Join(err, name.Close()))
+	}
+	return &Port{Number: number, socket: socket, name: name}, nil
+}
+
+// bindPort returns a socket that is bound and does not listen.
+func bindPort(ip netip.Addr, number int) (int, error) {
+	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: number, Addr: ip.As16()})
+	if ip.Is4() {
+		family, address = unix.AF_INET, &unix.SockaddrInet4{Port: number, Addr: ip.As4()}
+	}
+	socket, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("make socket: %w", err)
+	}
+	err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.Bind(socket, address)
+	}
+	if err != nil {
+		return 0, errors.Join(err, unix.Close(socket))
+	}
+	return socket, nil
+}
+
+// Release ends the reservation.
+func (p *Port) Release() error {
+	return errors.Join(unix.Close(p.socket), p.name.Close())
+}

@@ -1,0 +1,280 @@
+// Package scripts holds the scripts of hack/ to what CONTRIBUTING.md says of them, with programs in place of go and git that only
+// note how they are called.
+package scripts
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// checkout is a directory with scripts of this project, and programs that stand before those of PATH.
+type checkout struct {
+	t   *testing.T
+	dir string
+}
+
+// nobody is the user and the group of run where the test runs as root.
+const nobody = 65534
+
+// newCheckout copies scripts of hack/ into a directory of the user that run runs as.
+func newCheckout(t *testing.T, files map[string]string, scripts ...string) *checkout {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "orrery-scripts-") // a test's own directory is closed to the user that run changes to
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := own(dir); err != nil {
+		t.Fatal(err)
+	}
+	c := &checkout{t: t, dir: dir}
+	for _, name := range scripts {
+		text, err := os.ReadFile(filepath.Join("..", "..", "hack", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.write("hack/"+name, string(text))
+	}
+	for name, text := range files {
+		c.write(name, text)
+	}
+	return c
+}
+
+func (c *checkout) write(name, text string) {
+	c.t.Helper()
+	file := filepath.Join(c.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
+		c.t.Fatal(err)
+	}
+	for at := file; at != c.dir; at = filepath.Dir(at) {
+		if err := own(at); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// own gives a file or a directory to whom run runs as.
+func own(path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return os.Chown(path, nobody, nobody)
+}
+
+func (c *checkout) read(name string) string {
+	c.t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// run runs a command in the checkout, as an ordinary user where the test runs as root, and returns its exit code and its output.
+func (c *checkout) run(variables []string, command ...string) (code int, out string) {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), command[0], command[1:]...)
+	cmd.Dir = c.dir
+	cmd.Env = append(os.Environ(), "HOME="+c.dir, "ORRERY_CACHE="+filepath.Join(c.dir, "cache"), "PATH="+filepath.Join(c.dir, "bin")+":"+os.Getenv("PATH"))
+	cmd.Env = append(cmd.Env, variables...)
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
+	text, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		c.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
+}
+
+// fakeGo notes each `go test` in the file calls. It fails for the package that the file failing names.
+const fakeGo = `#!/bin/sh
+case "$*" in
+version | list*-export*) echo any ;;
+'list -m') echo example.org/m ;;
+'list ./...') for p in a b test/lab; do echo example.org/m/$p; done ;;
+test*)
+  echo "$*" >>calls
+  for package; do :; done
+  [ "$package" != "$(cat failing)" ] || { echo it failed; exit 1; } ;;
+esac
+`
+
+const fakeGit = `#!/bin/sh
+case "$*" in
+'rev-parse HEAD') cat commit ;;
+*--verify*) exit 1 ;;
+esac
+`
+
+// TestSoakContinues: what has passed is not run again, what failed is; of all cases for each commit, of repeated tests for all.
+func TestSoakContinues(t *testing.T) {
+	c := newCheckout(t, map[string]string{
+		"bin/go": fakeGo, "bin/git": fakeGit, "commit": "c1", "failing": "./b",
+		"bin/orrery-kube": "", "bin/orrery-agent-any": "", "internal/console/any.go": "", "internal/console/dist/any": "",
+		"internal/mirror/killed_test.go": "package mirror; var kills = testenv.Count(nil, \"KILLS\", 3, 10)",
+		"test/other/other_test.go":       "package other",
+	}, "soak.sh", "phase.sh", "go-tests.sh", "digests.sh", "times.sh")
+	soak := func(mode string) (code int, calls []string, out string) {
+		c.write("calls", "")
+		code, out = c.run([]string{"ROUNDS=2"}, "hack/soak.sh", mode)
+		for line := range strings.Lines(c.read("calls")) {
+			words := strings.Fields(line)
+			calls = append(calls, words[len(words)-1])
+		}
+		return code, calls, out
+	}
+	hold := func(step string, code, wantCode int, calls []string, want ...string) {
+		t.Helper()
+		if code != wantCode || !slices.Equal(calls, want) {
+			t.Errorf("%s: exit code %d, ran %v; want %d, %v", step, code, calls, wantCode, want)
+		}
+	}
+
+	code, calls, out := soak("tests")
+	hold("the first run", code, 1, calls, "./a", "./b", "./a", "./b")
+	if !strings.Contains(out, "2 passed, 2 failed on the way") {
+		t.Errorf("it says: %s", out)
+	}
+	if log := c.read("cache/soak/tests-b-1.log"); log != "it failed\n" {
+		t.Errorf("what the failed test printed: %q", log)
+	}
+	c.write("failing", "")
+	c.write("commit", "c2")
+	code, calls, _ = soak("tests")
+	hold("after a mend", code, 0, calls, "./b", "./b")
+	code, calls, out = soak("tests")
+	hold("when all has passed", code, 0, calls)
+	if !strings.Contains(out, "4 passed, 2 failed on the way") {
+		t.Errorf("it says: %s", out)
+	}
+	var lines []string
+	for line := range strings.Lines(c.read("cache/soak/tests.tsv")) {
+		words := strings.Split(line, "\t")
+		lines = append(lines, strings.Join(slices.Delete(words, 3, 4)[:4], " "))
+	}
+	if diff := cmp.Diff([]string{
+		"ok 1 ./a c1", "FAIL 1 ./b c1", "ok 2 ./a c1", "FAIL 2 ./b c1", "ok 1 ./b c2", "ok 2 ./b c2",
+	}, lines); diff != "" {
+		t.Errorf("results (-want +got):\n%s", diff)
+	}
+
+	code, calls, _ = soak("all")
+	hold("all cases", code, 0, calls, "./internal/mirror")
+	code, calls, _ = soak("all")
+	hold("all cases again", code, 0, calls)
+	c.write("commit", "c3")
+	code, calls, _ = soak("all")
+	hold("all cases of another commit", code, 0, calls, "./internal/mirror")
+}
+
+// TestVerify: a commit is noted when .ci/run passes in a clean clone of it, without the caller's variables and changes.
+func TestVerify(t *testing.T) {
+	c := newCheckout(t, nil, "verify.sh", "phase.sh")
+	c.write(".ci/run", `#!/usr/bin/env bash
+set -e
+cd "$(dirname "$0")/.."
+echo "CI=$CI SECRET=${SECRET-unset} LANG=$LANG TZ=$TZ untracked=$(ls untracked 2>/dev/null) changed=$(cat file)"
+printf 'ok  \texample.org/m/a\t1.500s\nok  \texample.org/m/b\t(cached)\n'
+. hack/phase.sh
+phase "all of it" test "$(cat file)" = good
+`)
+	c.write("file", "good")
+	git := func(args ...string) {
+		t.Helper()
+		args = append([]string{"git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"}, args...)
+		if code, out := c.run(nil, args...); code != 0 {
+			t.Fatalf("%v: %s", args, out)
+		}
+	}
+	git("init", "-q")
+	git("add", ".ci", "hack", "file")
+	git("commit", "-qm", "one")
+	c.write("untracked", "")
+	c.write("file", "changed, and not committed")
+
+	code, out := c.run([]string{"SECRET=s3cret"}, "hack/verify.sh")
+	for _, want := range []string{
+		"CI=true SECRET=unset LANG=C.UTF-8 TZ=UTC untracked= changed=good", "working tree has changes", "?? untracked", " M file",
+		" s  all of it", "1 packages ran, 1 came from the cache", "1.5 s  example.org/m/a", "passes .ci/run in 0 min",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	noted := c.read(".git/verified")
+	if code != 0 || strings.Count(noted, "\n") != 1 {
+		t.Errorf("exit code %d, noted: %q; it says:\n%s", code, noted, out)
+	}
+
+	git("commit", "-qam", "two")
+	code, out = c.run(nil, "hack/verify.sh")
+	if code == 0 || !strings.Contains(out, "FAILS .ci/run") || !strings.Contains(out, "all of it and failed (exit code 1)") {
+		t.Errorf("exit code %d; it says:\n%s", code, out)
+	}
+	if after := c.read(".git/verified"); after != noted {
+		t.Errorf("noted: %q", after)
+	}
+}
+
+// TestTimes: the time of a file is that of its content where HEAD has the same content, in each clone; other files keep their own.
+func TestTimes(t *testing.T) {
+	c := newCheckout(t, map[string]string{"dir/same": "same", "dir/twin": "same", "other": "another", "changed": "one"}, "times.sh")
+	git := func(args ...string) {
+		t.Helper()
+		args = append([]string{"git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"}, args...)
+		if code, out := c.run(nil, args...); code != 0 {
+			t.Fatalf("%v: %s", args, out)
+		}
+	}
+	times := func(root string) map[string]string {
+		t.Helper()
+		if code, out := c.run(nil, filepath.Join(root, "hack/times.sh")); code != 0 {
+			t.Fatal(out)
+		}
+		all := map[string]string{}
+		for _, name := range []string{"dir", "dir/same", "dir/twin", "other", "changed", "new"} {
+			if info, err := os.Stat(filepath.Join(c.dir, root, name)); err == nil {
+				all[name] = info.ModTime().UTC().String()
+			}
+		}
+		return all
+	}
+	git("init", "-q")
+	git("add", "dir", "other", "changed", "hack")
+	git("commit", "-qm", "one")
+	git("clone", "-q", ".", "clone")
+	first, second := times("."), times("clone")
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("two clones differ (-first +second):\n%s", diff)
+	}
+	if first["dir/same"] != first["dir/twin"] || first["dir/same"] == first["other"] {
+		t.Errorf("times are not those of contents: %v", first)
+	}
+	c.write("changed", "two") // as long as before
+	c.write("new", "")
+	before := map[string]string{}
+	for _, name := range []string{"changed", "new"} {
+		info, err := os.Stat(filepath.Join(c.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = info.ModTime().UTC().String()
+	}
+	after := times(".")
+	for name, was := range before {
+		if after[name] != was || was == first[name] {
+			t.Errorf("%s differs from HEAD; its time was %s, and is %s", name, was, after[name])
+		}
+	}
+}
