@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . hack/phase.sh
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath -buildvcs=false" # as tests have it, so that what is compiled is shared
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath -buildvcs=false" # as the Makefile has them, so that what is compiled is shared
 tool() { go tool -modfile=go.tools.mod "$@"; }
 
 tidy() {

@@ -3,7 +3,7 @@
 
 # Without paths of this machine in what is compiled, a checkout in another directory finds compiled packages and results of tests in
 # Go's cache.
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath -buildvcs=false"
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath -buildvcs=false"
 
 # prepare_go_tests makes what tests read the same in each checkout of a commit.
 prepare_go_tests() { hack/times.sh; }

@@ -43,7 +43,7 @@ done
 start=$SECONDS
 code=0
 # The lock is not passed on: a process that a failed run leaves behind does not keep it.
-env -i "${environment[@]}" bash "$dir/clone/.ci/run" </dev/null 9>&- 2>&1 | tee "$dir/log" || code=$?
+env -i "${environment[@]}" bash "$dir/clone/.ci/run" </dev/null 9>&- 2>&1 | tee "$dir/log" 9>&- || code=$?
 took=$((SECONDS - start))
 
 echo
