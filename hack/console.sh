@@ -7,6 +7,7 @@
 # breaks off what it loads when a link of its network comes or goes, as those of hosts in tests do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. hack/phase.sh
 
 if [ -z "${CONSOLE_PREPARED:-}" ]; then
   missing=$(hack/browser-packages.sh --missing)
@@ -35,6 +36,7 @@ phases=$TMPDIR/phases
 tests=
 own=
 stop() {
+  local code=$?
   trap '' INT TERM HUP
   # Their group has the programs that they started, too.
   [ -z "$tests" ] || { kill -- "-$tests" 2>/dev/null && wait "$tests"; } || true
@@ -45,6 +47,7 @@ stop() {
   fi
   [ ! -f "$phases" ] || echo "browser: $(paste -sd, "$phases" | sed 's/,/, /g')" >&2
   rm -rf "$TMPDIR"
+  phase_ended "the console in a browser" 0 "$code"
 }
 trap stop EXIT
 trap 'exit 130' INT TERM HUP

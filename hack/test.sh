@@ -40,7 +40,7 @@ trap stop EXIT
 trap 'exit 130' INT TERM HUP
 if [ -n "$web" ]; then
   browser_log=$(mktemp)
-  (phase "the console in a browser" hack/console.sh) >"$browser_log" 2>&1 &
+  hack/console.sh >"$browser_log" 2>&1 &
   browser=$!
 fi
 enter_scratch

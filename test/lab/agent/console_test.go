@@ -41,7 +41,7 @@ spec:
 func (s *testbed) readInBrowser(t *testing.T, hub string) {
 	t.Helper()
 	testenv.Page()
-	testenv.Inputs(t, "hack/console.sh", "hack/browser-packages.sh", "web/build.sh", "web/package-lock.json", "web/vitest.lab.config.ts", "web/test/browser")
+	testenv.Inputs(t, "hack/console.sh", "hack/phase.sh", "hack/browser-packages.sh", "web/build.sh", "web/package-lock.json", "web/vitest.lab.config.ts", "web/test/browser")
 	var tools strings.Builder
 	for _, tool := range []string{"sh", "sleep", "rm", "stty"} {
 		fmt.Fprintf(&tools, "{name: busybox, mountPath: /tools/%s}, ", tool)
