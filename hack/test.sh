@@ -27,7 +27,8 @@ if [ "$(id -u)" -eq 0 ]; then
   phase "clusters on hosts" go_test -timeout 30m -parallel 2 ./test/lab/... || code=$?
 fi
 
-# The browser's tests and Go's share the rest of the time: both wait for most of it.
+# The browser's tests run between the two: beside Go's tests, which keep all processors busy, pages take longer to answer than the tests
+# of them wait.
 browser=
 stop() {
   if [ -n "$browser" ]; then
@@ -39,9 +40,11 @@ stop() {
 trap stop EXIT
 trap 'exit 130' INT TERM HUP
 if [ -n "$web" ]; then
-  browser_log=$(mktemp)
-  hack/console.sh >"$browser_log" 2>&1 &
+  # In the background, so that a signal ends it at once.
+  hack/console.sh &
   browser=$!
+  wait "$browser" || code=$?
+  browser=
 fi
 enter_scratch
 
@@ -59,13 +62,6 @@ left_out=(./test/layers ./test/lab/...)
 packages=$(go_packages "${left_out[@]}")
 phase "Go packages" go_test -timeout 60m -p "$(($(nproc) + 2))" "${first[@]}" $packages || code=$?
 
-if [ -n "$browser" ]; then
-  echo "waiting for the tests of the console in a browser" >&2
-  wait "$browser" || code=$?
-  browser=
-  cat "$browser_log"
-  rm -f "$browser_log"
-fi
 [ -z "$root" ] || exit $code
 
 missing=$(hack/database-packages.sh --missing)

@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -419,12 +419,28 @@ func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
 	if err != nil || pid == 0 {
 		return false, err
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return false, fmt.Errorf("stop process %d: %w", pid, err)
 	}
+	ended := err != nil
+	if !ended {
+		defer unix.Close(process) //nolint:errcheck // nothing was written
+		if err := unix.PidfdSendSignal(process, unix.SIGTERM, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return false, fmt.Errorf("stop process %d: %w", pid, err)
+		}
+	}
+	// The process gives up the lock of the data directory before it ends.
 	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
-		pid, err := Running(dataDir)
-		return pid == 0, err
+		if !ended {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				return false, err
+			}
+			ended = n == 1
+		}
+		locked, err := Running(dataDir)
+		return ended && locked == 0, err
 	})
 	if err != nil {
 		return false, fmt.Errorf("wait until process %d has stopped: %w", pid, err)

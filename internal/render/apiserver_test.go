@@ -25,10 +25,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// onlineBoutique is real input that nobody here wrote; it lies beside the checkout.
+// onlineBoutique returns the objects of a public application, as its authors wrote them.
 func onlineBoutique(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join(filepath.Dir(testenv.Root()), "shared", "data", "online-boutique.yaml"))
+	raw, err := os.ReadFile(filepath.Join(testenv.Root(), "test", "e2e", "testdata", "online-boutique.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

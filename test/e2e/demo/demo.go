@@ -142,7 +142,7 @@ func ProcessesOf(dir string) []string {
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err == nil && bytes.Contains(b, []byte(dir)) && filepath.Base(filepath.Dir(f)) != fmt.Sprint(os.Getpid()) {
-			found = append(found, filepath.Base(filepath.Dir(f))+" "+strings.ReplaceAll(string(b[:min(len(b), 120)]), "\x00", " "))
+			found = append(found, filepath.Base(filepath.Dir(f))+" "+strings.ReplaceAll(string(b), "\x00", " "))
 		}
 	}
 	return found
