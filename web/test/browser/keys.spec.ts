@@ -1,5 +1,5 @@
 import { beforeAll, describe, test } from "vitest"
-import { apply, demo, expect, kubectl, pages, settled, type Visit, visit, withBrowser } from "./world"
+import { apply, demo, expect, kubectl, pages, settled, type Visit, visit, withBrowser, writable } from "./world"
 
 withBrowser()
 
@@ -102,7 +102,7 @@ describe("on the page of an object", () => {
   test("each key is a tab, and none where somebody writes or is asked", async () => {
     const v = await visit()
     await v.go(pages.object!)
-    await v.page.getByRole("button", { name: "Edit", exact: true }).waitFor()
+    await writable(v.page)
     for (const [key, tab] of [
       ["y", "YAML"],
       ["l", "Logs"],
@@ -121,7 +121,7 @@ describe("on the page of an object", () => {
     expect(await v.page.getByRole("tab", { selected: true }).textContent()).toBe("YAML")
     expect(await editor.textContent()).toContain("dls?")
     await v.go(pages.object!)
-    await v.page.getByRole("button", { name: "Edit", exact: true }).waitFor()
+    await writable(v.page)
     await v.page.keyboard.press("Control+d")
     const dialog = v.page.getByRole("dialog")
     await dialog.getByText("in the cluster birch").or(dialog.getByText("in the cluster oak")).waitFor()

@@ -1,5 +1,5 @@
 import { test } from "vitest"
-import { apply, expect, kubectl, rewrite, visit, withBrowser } from "./world"
+import { apply, expect, kubectl, rewrite, visit, withBrowser, writable } from "./world"
 
 withBrowser()
 
@@ -117,7 +117,7 @@ test("other selectors, a policy that takes over, one that goes, and a cluster's 
     await rewrite(v, "moves: there", "moves: here")
     await told("three", "birch: comes")
     await v.go("/object?of=PropagationPolicy.policy.orrery.dev/taken/first")
-    await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+    await writable(v.page)
     await told("one", "then by other", () => v.page.keyboard.press("Control+d"))
     expect(await placed()).toBe("pine")
   } finally {
@@ -130,7 +130,7 @@ test("a deletion of which nobody can say what goes with it says so, and asks for
   const v = await visit()
   await v.page.route(/\/placements\?/, (route) => route.fulfill({ status: 503, body: "" }))
   await v.go("/object?of=Deployment.apps/demo/hello")
-  await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+  await writable(v.page)
   await v.page.keyboard.press("Control+d")
   const dialog = v.page.getByRole("dialog")
   await dialog.getByText("What goes with it, and where, is not known now.").waitFor()
@@ -146,7 +146,13 @@ test("who takes a cluster out of the fleet sees where its replicas go, by whiche
   }
   for (const [path, act] of [
     ["/clusters/pine", () => v.page.getByRole("button", { name: "Unjoin" }).click()],
-    ["/object?of=Cluster.cluster.orrery.dev/pine", () => v.page.keyboard.press("Control+d")],
+    [
+      "/object?of=Cluster.cluster.orrery.dev/pine",
+      async () => {
+        await writable(v.page)
+        await v.page.keyboard.press("Control+d")
+      },
+    ],
     ["/table?hub=1&kind=Cluster.cluster.orrery.dev", () => inTable("pine")],
   ] as const) {
     await v.go(path)
@@ -168,7 +174,7 @@ test("who takes a cluster out of the fleet sees where its replicas go, by whiche
 test("a namespace says what goes with it, and asks for its name", async () => {
   const v = await visit()
   await v.go("/object?of=Namespace/demo")
-  await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+  await writable(v.page)
   await v.page.keyboard.press("Control+d")
   const dialog = v.page.getByRole("dialog")
   await dialog.getByText(/With it go all objects in it, of which \d+ are placed/).waitFor()
@@ -179,7 +185,7 @@ test("a namespace says what goes with it, and asks for its name", async () => {
   await expect.poll(() => act.isEnabled()).toBe(true)
   await v.page.keyboard.press("Escape")
   await v.go("/object?cluster=oak&of=Namespace/demo")
-  await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+  await writable(v.page)
   await v.page.keyboard.press("Control+d")
   await dialog.getByText(/With it goes all that is in it: at least \d+ objects/).waitFor()
 })
@@ -194,7 +200,7 @@ test("a namespace of which nothing is placed, and a definition, say that all goe
       ["CustomResourceDefinition.apiextensions.k8s.io/clusters.cluster.orrery.dev", "clusters.cluster.orrery.dev", "With it go all objects of its kind"],
     ] as const) {
       await v.go(`/object?of=${of}`)
-      await v.page.getByRole("tab", { name: "Overview" }).waitFor()
+      await writable(v.page)
       await v.page.keyboard.press("Control+d")
       await dialog.getByText(text).waitFor()
       const act = dialog.getByRole("button", { name: "Delete" })

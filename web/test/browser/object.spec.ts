@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest"
-import { axe, kubeconfig, kubectl, rewrite, run, settled, visit, withBrowser } from "./world"
+import { axe, kubeconfig, kubectl, rewrite, run, settled, visit, withBrowser, writable } from "./world"
 
 withBrowser()
 
@@ -104,7 +104,7 @@ describe("the object's page", () => {
     await applyInOak(workload("scaled"), "--server-side", "--field-manager", "orrery-console")
     await v.go(of("Deployment.apps", "scaled"))
     // The key is there once the right to write is known, as the button is.
-    await v.page.getByRole("button", { name: "Edit", exact: true }).waitFor()
+    await writable(v.page)
     await v.page.keyboard.press("Shift+S")
     await v.page.getByLabel("Replicas").fill("4")
     await v.page.keyboard.press("Enter")
@@ -169,7 +169,7 @@ describe("the object's page", () => {
     await applyInOak(map)
     const v = await visit()
     await v.go(of("ConfigMap", "again"))
-    await v.page.getByRole("tab", { name: "YAML" }).waitFor()
+    await writable(v.page)
     await v.page.keyboard.press("Control+d")
     const button = v.page.getByRole("dialog").getByRole("button", { name: "Delete", exact: true })
     await v.page.getByRole("dialog").getByText("oak").first().waitFor()

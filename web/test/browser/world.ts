@@ -192,6 +192,9 @@ export async function settled(page: Page): Promise<void> {
   await page.locator(".skeleton").first().waitFor({ state: "detached" })
 }
 
+/** Waits until the acts on the object of a page can be chosen: the page asks for the right to write after it shows the object. */
+export const writable = (page: Page) => page.getByRole("button", { name: "Edit", exact: true }).waitFor()
+
 /** What axe finds wrong with a page. */
 export async function axe(page: Page): Promise<string[]> {
   await page.evaluate(AxeBuilder.source)
