@@ -302,8 +302,8 @@ func (a *Applier) start(ctx context.Context) error {
 	return nil
 }
 
-// load takes in what an earlier process recorded. Without it drift that came meanwhile is not
-// found, and clusters that do not answer have no result.
+// load takes in what an earlier process recorded. Without it every copy is read once, to see whether others changed it meanwhile, and
+// clusters that do not answer have no result.
 func (a *Applier) load(ctx context.Context) {
 	for r, err := range a.records.AllResults(ctx) {
 		if err != nil {

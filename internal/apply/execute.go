@@ -90,6 +90,8 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 		return t.suspect(ctx, a.Copy)
 	case Ask:
 		return t.ask(ctx)
+	case Compare:
+		return t.compare(ctx, a.Copy)
 	case Create, Update, Repair:
 		return t.apply(ctx, a)
 	case Judge:
@@ -198,6 +200,33 @@ func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
 		}
 	}
 	t.update(func(s *state) { s.acts.Unsure = false })
+	return queue.Next{}, true, false
+}
+
+// compare finds out whether our copy is as it was applied, where nothing was remembered of that. What differs without anybody having
+// changed it, because a webhook did so as it was applied, is applied once more, which changes nothing.
+func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, bool, bool) {
+	q, o := t.queue, t.wanted.Object
+	live, err := q.client.Get(ctx, o)
+	if apierrors.IsNotFound(err) {
+		q.applier.mirror.ObserveDeleted(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name, seen.UID)
+		return queue.Next{}, true, false
+	}
+	if err != nil {
+		return t.failed(ctx, err), false, false
+	}
+	q.applier.mirror.Observe(q.name(), o.Resource, live)
+	_, t.at = q.find(o)
+	if t.at.UID != live.GetUID() || t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID {
+		return queue.Next{}, true, false // it was changed or replaced meanwhile
+	}
+	if len(Drift(t.wanted.Manifest, live)) == 0 {
+		t.remember("")
+		return queue.Next{}, true, false
+	}
+	t.update(func(s *state) {
+		s.acts.Digest, s.acts.Fields = t.wanted.Digest, ^t.at.Fields // other fields were ours than are
+	})
 	return queue.Next{}, true, false
 }
 

@@ -145,6 +145,7 @@ const (
 	Forget              // remember that the cluster holds nothing of the binding; calls nobody
 	Suspect             // find out whether the hub was restored from a backup
 	Ask                 // read the object: what became of an earlier request is not known
+	Compare             // read our copy: whether others changed it is not known
 	Create              // apply the manifest where nothing is
 	Update              // apply the manifest to our copy
 	Repair              // apply the manifest to our copy, which others changed
@@ -154,7 +155,7 @@ const (
 )
 
 var verbs = [...]string{
-	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
+	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Compare", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
 }
 
 // writes is true of what changes the cluster.
@@ -173,7 +174,7 @@ func (v Verb) String() string { return verbs[v] }
 // Action is one thing to be done. Actions are done in order; one that fails ends the list.
 type Action struct {
 	Verb Verb
-	// Copy is the object that Suspect, Judge, Delete and Unmark are about, and the one that
+	// Copy is the object that Suspect, Compare, Judge, Delete and Unmark are about, and the one that
 	// Update and Repair change. Create and Ask are about Wanted.Object.
 	Copy mirror.Object
 	// Reason and Message of Report; ReasonFullyApplied means applied.
@@ -271,7 +272,10 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case k.Digest != w.Digest && (k.Unsure || k.Digest != ""):
 		// Our own apply was never answered: somebody may have changed the object right after it.
 		return send(Update, w, k, o.Object)
-	case k.Digest == w.Digest && k.Fields != 0 && k.Fields != o.Fields:
+	case k.Digest == "":
+		// The digest says what was applied, not what is there: no record was kept, or it was lost.
+		return []Action{{Verb: Compare, Copy: o.Object}}
+	case k.Fields != 0 && k.Fields != o.Fields:
 		return planRepair(o, k)
 	}
 	return append(report(workv1alpha2.ReasonFullyApplied, k.note(w)), planLeftovers(w, s, k)...)

@@ -88,6 +88,7 @@ func TestPlanOfAPlacement(t *testing.T) {
 	absent := Seen{Reachable: true, Listed: true, At: presence.Absent}
 	const applied = workv1alpha2.ReasonFullyApplied
 	applies := Known{Now: now, Digest: "new", Fields: 1, Applied: true}
+	surveyed := func(k Known) Known { k.Surveyed = true; return k }
 	for name, tc := range map[string]struct {
 		wanted Wanted
 		seen   Seen
@@ -97,13 +98,13 @@ func TestPlanOfAPlacement(t *testing.T) {
 		"NothingIsThere":            {placeWanted(), absent, Known{}, []string{"Create"}},
 		"AnEarlierRequestIsOpen":    {placeWanted(), absent, Known{Unsure: true}, []string{"Ask"}},
 		"TheTypeIsNotListed":        {placeWanted(), Seen{Reachable: true, At: presence.Absent}, Known{}, []string{"Await"}},
-		"AsWanted":                  {placeWanted(), at(ourCopy()), Known{}, []string{applied}},
+		"AsWanted":                  {placeWanted(), at(ourCopy()), applies, []string{applied}},
+		"NothingIsRemembered":       {placeWanted(), at(ourCopy()), Known{}, []string{"Compare"}},
 		"AnOlderManifest":           {placeWanted(), at(ourCopy(func(c *Copy) { c.Digest = "old" })), Known{}, []string{"Update"}},
 		"OfAnEarlierJoin":           {placeWanted(), at(ourCopy(func(c *Copy) { c.ThisJoin = false })), Known{}, []string{"Update"}},
 		"WithoutASource":            {placeWanted(), at(ourCopy(func(c *Copy) { c.ThisJoin, c.Authentic = false, false })), Known{}, []string{"Update"}},
 		"BeingDeleted":              {placeWanted(), at(ourCopy(func(c *Copy) { c.Deleting = true })), Known{}, []string{workv1alpha2.ReasonApplying}},
 		"Drift":                     {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), applies, []string{"Repair"}},
-		"DriftBeforeAnythingKnown":  {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{}, []string{applied}},
 		"DriftAgain":                {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Now: now, Digest: "new", Fields: 1, Repairs: 3, Repaired: now.Add(-time.Second)}, []string{"Retry after 3s"}},
 		"DriftLongAfterTheLast":     {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Now: now, Digest: "new", Fields: 1, Repairs: 3, Repaired: now.Add(-time.Hour)}, []string{"Repair"}},
 		"AnApplyWithoutAnAnswer":    {placeWanted(), at(ourCopy(func(c *Copy) { c.Fields = 2 })), Known{Unsure: true}, []string{"Update"}},
@@ -127,9 +128,9 @@ func TestPlanOfAPlacement(t *testing.T) {
 		"UnreachableAndApplied":     {placeWanted(), Seen{Lost: true}, applies, []string{applied}},
 		"UnreachableAndEdited":      {placeWanted(func(w *Wanted) { w.Digest = "newer" }), Seen{Lost: true}, applies, []string{workv1alpha2.ReasonClusterUnreachable}},
 		"NotAskedYet":               {placeWanted(), Seen{}, Known{}, []string{"Retry"}},
-		"LeftUnderAnotherName":      {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "b", "v" })), Known{Surveyed: true}, []string{applied, "Delete b"}},
-		"LeftSeenThroughAnotherAPI": {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Resource.Group = "other" })), Known{}, []string{applied}},
-		"LeftOfAnEarlierJoin":       {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID, c.ThisJoin = "b", "v", false })), Known{}, []string{applied}},
+		"LeftUnderAnotherName":      {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID = "b", "v" })), surveyed(applies), []string{applied, "Delete b"}},
+		"LeftSeenThroughAnotherAPI": {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Resource.Group = "other" })), applies, []string{applied}},
+		"LeftOfAnEarlierJoin":       {placeWanted(), at(ourCopy(), ourCopy(func(c *Copy) { c.Name, c.UID, c.ThisJoin = "b", "v", false })), applies, []string{applied}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, said(Plan(tc.wanted, tc.seen, tc.known))); diff != "" {
@@ -372,7 +373,7 @@ func TestPlanHoldsBack(t *testing.T) {
 	if held == 0 || written == 0 {
 		t.Errorf("%d plans were held back, and %d of deletions were not: nothing is shown", held, written)
 	}
-	if got := said(Plan(placeWanted(func(w *Wanted) { w.Suspended = workv1alpha2.ReasonSuspended }), at(ourCopy()), Known{})); !cmp.Equal(got, []string{workv1alpha2.ReasonFullyApplied}) {
+	if got := said(Plan(placeWanted(func(w *Wanted) { w.Suspended = workv1alpha2.ReasonSuspended }), at(ourCopy()), Known{Digest: "new", Fields: 1})); !cmp.Equal(got, []string{workv1alpha2.ReasonFullyApplied}) {
 		t.Errorf("what is as wanted is reported as %v", got)
 	}
 }

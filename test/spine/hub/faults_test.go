@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/spine"
@@ -115,6 +119,46 @@ func TestMirrorIsDamaged(t *testing.T) {
 				return nil
 			})
 		})
+	}
+}
+
+// TestRecordsAreLost removes what the hub remembers of its acts while it is stopped. Every copy is then read once: what others changed
+// meanwhile is taken back, and what is as it was applied is not written to.
+func TestRecordsAreLost(t *testing.T) {
+	w := spine.Start(t, "records-lost")
+	names := []string{"changed", "same", "extended"}
+	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", spine.Everything, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 1))
+	for _, name := range names {
+		w.Hub.Apply(t, spine.ConfigMap(w.Namespace, name, "one"))
+	}
+	for _, name := range names {
+		w.Applied("ConfigMap", name)
+	}
+	w.Available(w.Oak, "web", 1)
+	w.Applied("Deployment", "web")
+
+	w.Must(w.Hub.Stop())
+	w.Must(os.RemoveAll(filepath.Join(w.Hub.Dir, "records")))
+	w.Oak.MergePatch(t, "v1", "ConfigMap", w.Namespace, "changed", `{"data":{"key":"drifted"}}`)
+	w.Oak.MergePatch(t, "v1", "ConfigMap", w.Namespace, "extended", `{"data":{"others":"kept"}}`)
+	mark := w.Oak.Mark()
+	w.Restart()
+	w.Data(w.Oak, "changed", "one")
+	for _, name := range names {
+		w.Applied("ConfigMap", name)
+	}
+	w.Applied("Deployment", "web")
+	w.CaughtUp(0, w.Oak)
+	var written []string
+	for _, r := range w.WritesSince(w.Oak, mark) {
+		written = append(written, r.Name)
+	}
+	if want := []string{"changed"}; !slices.Equal(written, want) {
+		t.Errorf("written to were %v, want %v", written, want)
+	}
+	extended, _, err := unstructured.NestedStringMap(w.Placed(w.Oak, "v1", "ConfigMap", "extended").Object, "data")
+	if want := map[string]string{"key": "one", "others": "kept"}; err != nil || !maps.Equal(extended, want) {
+		t.Errorf("a copy to which others added data has %v (%v), want %v", extended, err, want)
 	}
 }
 
