@@ -15,8 +15,20 @@ go_test() {
   # A process that a test leaves behind does not keep the locks of enter_scratch. Scripts that tests run are no phases of this run.
   ORRERY_PHASES='' go test -vet=off "$@" 6>&- 7>&- | tee "$out" || code=$?
   keep_seconds "$out"
+  [ "$code" -eq 0 ] || failures "$out"
   rm -f "$out"
   return "$code"
+}
+
+# failures FILE prints what go test said of each failed test once more, shortened: in a long output that is what is looked for, and
+# the last lines are what is kept of one.
+failures() {
+  echo "what failed, shortened:"
+  awk '
+    / *--- FAIL:/ || /^panic:/ || /^FAIL\t/ { left = 8 }
+    /^(ok|\?) / { left = 0 }
+    left > 0 { print substr($0, 1, 240); left-- }
+  ' "$1" | head -n 120
 }
 
 # seconds_file has a line "PACKAGE<tab>SECONDS" for each package, as it took when it was last run and passed.
