@@ -9,11 +9,12 @@ export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath -buildvcs=false"
 prepare_go_tests() { hack/times.sh; }
 
 # go_test runs go test and keeps the seconds of each package that ran, for `make quick`. golangci-lint has run vet.
+# Without debugging symbols a package is linked in half the time; traces of panics need none.
 go_test() {
   local out code=0
   out=$(mktemp)
   # A process that a test leaves behind does not keep the locks of enter_scratch. Scripts that tests run are no phases of this run.
-  ORRERY_PHASES='' go test -vet=off "$@" 6>&- 7>&- | tee "$out" || code=$?
+  ORRERY_PHASES='' go test -vet=off -ldflags=-w "$@" 6>&- 7>&- | tee "$out" || code=$?
   keep_seconds "$out"
   [ "$code" -eq 0 ] || failures "$out"
   rm -f "$out"
