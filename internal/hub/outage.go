@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -22,6 +23,11 @@ const (
 	probeTimeout = time.Second
 	// sendAttempts is how often a request is sent that meets an outage each time.
 	sendAttempts = 5
+	// fillPause is the time between two attempts to watch a type whose watch cache the API server fills, and fillAttempts bounds them.
+	// The API server begins that at the first request for a custom resource after its start, and is done within some milliseconds. It
+	// asks clients to come back after a second (KEP 4568), for which every start of a hub would wait.
+	fillPause    = 50 * time.Millisecond
+	fillAttempts = 20
 )
 
 var errHubStopped = errors.New("the hub has stopped")
@@ -52,7 +58,7 @@ func (p *patient) WrappedRoundTripper() http.RoundTripper { return p.next }
 
 // RoundTrip implements http.RoundTripper.
 func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
-	for attempt := 1; ; attempt++ {
+	for attempt, fills := 1, 0; ; {
 		if err := p.outage.wait(req.Context()); err != nil {
 			if req.Body != nil {
 				err = errors.Join(err, req.Body.Close())
@@ -60,7 +66,15 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		resp, err := p.next.RoundTrip(req)
-		if !p.outage.again(req, resp, err) || attempt == sendAttempts {
+		switch {
+		case err == nil && fills < fillAttempts && isFilling(req, resp):
+			fills++
+			if !p.outage.pause(req.Context(), fillPause) {
+				return resp, nil
+			}
+		case p.outage.again(req, resp, err) && attempt < sendAttempts:
+			attempt++
+		default:
 			return resp, err
 		}
 		next := req.Clone(req.Context())
@@ -97,6 +111,33 @@ func (o *outage) wait(ctx context.Context) error {
 		return fmt.Errorf("wait until the hub's API server answers: %w", ctx.Err())
 	case <-o.ctx.Done():
 		return errHubStopped
+	}
+}
+
+// isFilling is true of an answer to a watch that the watch cache of the type is not filled yet. The answer can still be read.
+func isFilling(req *http.Request, resp *http.Response) bool {
+	if resp.StatusCode != http.StatusTooManyRequests || req.URL.Query().Get("watch") == "" {
+		return false
+	}
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<12)) // what cannot be read is another answer
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(said), resp.Body), resp.Body}
+	return bytes.Contains(said, []byte("storage is (re)initializing")) // k8s.io/apiserver/pkg/storage/cacher: ready.checkAndReadGeneration
+}
+
+// pause is true when the time has passed, and false when the request or the hub ended before.
+func (o *outage) pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-o.ctx.Done():
+		return false
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -155,6 +158,70 @@ func TestOutageEndsWithItsContext(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, stop)
 	if _, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("a list succeeded on a hub that has stopped")
+	}
+}
+
+// answers is an API server that answers one request after the other with these.
+type answers struct {
+	texts []string // empty: 200
+	asked int
+}
+
+func (a *answers) RoundTrip(req *http.Request) (*http.Response, error) {
+	text := a.texts[a.asked%len(a.texts)]
+	a.asked++
+	r := httptest.NewRecorder()
+	if text != "" {
+		r.Header().Set("Retry-After", "1")
+		r.WriteHeader(http.StatusTooManyRequests)
+		_, _ = r.WriteString(text)
+	}
+	resp := r.Result()
+	resp.Request = req
+	return resp, nil
+}
+
+// TestWatchesOfATypeThatIsBeingLoaded wants a watch to begin as soon as the API server has filled the watch cache of its type, although
+// the API server asks for a second of patience, and every other refusal to reach the client.
+func TestWatchesOfATypeThatIsBeingLoaded(t *testing.T) {
+	const filling, busy = `{"kind":"Status","message":"storage is (re)initializing","code":429}`, "Too many requests, please try again later."
+	for name, tc := range map[string]struct {
+		query   string
+		answers []string
+		asked   int
+		code    int
+		text    string
+		within  time.Duration
+	}{
+		"Filling":        {"?watch=true", []string{filling, filling, ""}, 3, http.StatusOK, "", 2 * fillPause},
+		"NeverFilled":    {"?watch=true", []string{filling}, fillAttempts + 1, http.StatusTooManyRequests, filling, fillAttempts * fillPause},
+		"Busy":           {"?watch=true", []string{busy}, 1, http.StatusTooManyRequests, busy, 0},
+		"AListIsNone":    {"", []string{filling}, 1, http.StatusTooManyRequests, filling, 0},
+		"FillingAndBusy": {"?watch=true", []string{filling, busy}, 2, http.StatusTooManyRequests, busy, fillPause},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := &answers{texts: tc.answers}
+				gate := &outage{ctx: t.Context(), log: logr.Discard()}
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://hub/apis/policy.orrery.dev/v1alpha1/overridepolicies"+tc.query, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				start := time.Now()
+				resp, err := gate.wrap(server).RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if err != nil || resp.StatusCode != tc.code || string(text) != tc.text || server.asked != tc.asked {
+					t.Errorf("%s %q (%v) after %d requests, want %d %q after %d", resp.Status, text, err, server.asked, tc.code, tc.text, tc.asked)
+				}
+				if took := time.Since(start); took != tc.within {
+					t.Errorf("it took %s, want %s", took, tc.within)
+				}
+			})
+		})
 	}
 }
 
