@@ -27,5 +27,5 @@ git ls-tree -r HEAD |
   while IFS=$'\t' read -r at path; do
     touch -h -d "@$at" "$path"
   done
-git ls-tree -rd --name-only HEAD | xargs -d '\n' touch -d @980000000
+{ echo .; git ls-tree -rd --name-only HEAD; } | xargs -d '\n' touch -d @980000000
 git update-index -q --refresh >/dev/null || true

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -299,6 +300,13 @@ func Namespace(t testing.TB, cfg *rest.Config) string {
 func Programs() {
 	_ = os.Getenv("ORRERY_PROGRAMS")
 	usesPrograms.Store(true)
+}
+
+// Program is the command that runs a program of bin. env(1) becomes the program: of a file of the project that a test starts
+// itself, Go's cache would take size and time for inputs, which are others in each build. The digests say what the program is.
+func Program(ctx context.Context, path string, args ...string) *exec.Cmd {
+	Programs()
+	return exec.CommandContext(ctx, "env", append([]string{path}, args...)...)
 }
 
 // kubeDigest has Go's cache of test results depend on bin/orrery-kube, as Programs does for the other programs.

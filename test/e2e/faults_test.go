@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -243,7 +242,12 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 			placed.each(t, count)
 			placed.once(t, count)
 
-			if err := demo.Client(t, "hub").CoreV1().ConfigMaps(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			// One request deletes one object after the other, for as long as that takes: demo.Client would give up.
+			hub, err := kubernetes.NewForConfig(demo.Config(t, "hub"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := hub.CoreV1().ConfigMaps(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			placed.each(t, 0)
@@ -314,7 +318,7 @@ func TestMemberGoneAndBack(t *testing.T) {
 func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	cmd := exec.Command(demo.Orrery(), "demo", "up", "--clusters=1", "--data-dir", dir)
+	cmd := testenv.Program(context.Background(), demo.Orrery(), "demo", "up", "--clusters=1", "--data-dir", dir)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +355,7 @@ func TestDemoInTheForeground(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	cmd := exec.Command(demo.Orrery(), "demo", "up", "--clusters=1", "--data-dir", dir)
+	cmd := testenv.Program(context.Background(), demo.Orrery(), "demo", "up", "--clusters=1", "--data-dir", dir)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

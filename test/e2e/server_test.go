@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -38,7 +39,7 @@ func serverCommand(dir, size string, args ...string) *exec.Cmd {
 		const mount = `mount -t tmpfs -o mode=700,size="$1" orrery "$2" && shift 2 && exec "$@"`
 		command = append([]string{"unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", size, dir}, command...)
 	}
-	return exec.Command(command[0], command[1:]...)
+	return testenv.Program(context.Background(), command[0], command[1:]...)
 }
 
 // startServer starts an orrery server and waits until it is ready.

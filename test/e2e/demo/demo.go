@@ -4,6 +4,7 @@ package demo
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -73,7 +74,7 @@ func run(m *testing.M, code *int) error {
 	}
 	dir = filepath.Join(home, ".local", "share", "orrery-demo")
 	start := time.Now()
-	out, err := exec.Command(Orrery(), "demo", "up", "--detach", "--by-agent=pine,birch").CombinedOutput()
+	out, err := testenv.Program(context.Background(), Orrery(), "demo", "up", "--detach", "--by-agent=pine,birch").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("demo up: %w\n%s\n%s", err, out, logs(dir))
 	}
@@ -88,7 +89,7 @@ func run(m *testing.M, code *int) error {
 	if *code != 0 {
 		fmt.Println(logs(dir))
 	}
-	if out, err := exec.Command(Orrery(), "demo", "down").CombinedOutput(); err != nil {
+	if out, err := testenv.Program(context.Background(), Orrery(), "demo", "down").CombinedOutput(); err != nil {
 		return fmt.Errorf("demo down: %w\n%s", err, out)
 	}
 	if left := ProcessesOf(dir); len(left) > 0 {
@@ -106,7 +107,7 @@ func Orrery() string {
 // Run runs orrery and returns what it printed and its exit code.
 func Run(t testing.TB, args ...string) (string, int) {
 	t.Helper()
-	out, err := exec.Command(Orrery(), args...).CombinedOutput()
+	out, err := testenv.Program(context.Background(), Orrery(), args...).CombinedOutput()
 	if err == nil {
 		return string(out), 0
 	}

@@ -1,6 +1,7 @@
 package documents
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,7 +60,7 @@ func TestJoinByAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	process := exec.Command(agent, "cluster", "--kubeconfig", file, "--replica", "one")
+	process := testenv.Program(context.Background(), agent, "cluster", "--kubeconfig", file, "--replica", "one")
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var log strings.Builder
 	process.Stderr = &log

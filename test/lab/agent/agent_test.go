@@ -110,7 +110,7 @@ func (s *testbed) documented(language string, values map[string]string) string {
 // fleet runs a command that has nothing to do with hosts, and must succeed.
 func (s *testbed) fleet(args ...string) {
 	s.T.Helper()
-	cmd := exec.CommandContext(s.T.Context(), filepath.Join(testenv.Root(), "bin", "orrery"), args...)
+	cmd := testenv.Program(s.T.Context(), filepath.Join(testenv.Root(), "bin", "orrery"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG=", "HOME="+s.Dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.T.Fatalf("orrery %s: %v\n%s", strings.Join(args, " "), err, out)

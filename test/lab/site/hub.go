@@ -20,7 +20,7 @@ func (s *Site) StartHub(flags ...string) (kubeconfig string, kill func()) {
 	s.T.Helper()
 	dir := filepath.Join(s.Dir, "hub")
 	ready := filepath.Join(s.Dir, "ready")
-	cmd := exec.CommandContext(context.WithoutCancel(s.T.Context()), filepath.Join(testenv.Root(), "bin", "orrery"), append([]string{
+	cmd := testenv.Program(context.WithoutCancel(s.T.Context()), filepath.Join(testenv.Root(), "bin", "orrery"), append([]string{
 		"server", "--data-dir", dir, "--secure-port", "0", "--unsafe-no-fsync", "--ready-file", ready,
 		"--lifecycle-catalog", s.Catalog, "--lifecycle-cache", s.cache,
 	}, flags...)...)

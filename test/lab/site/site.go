@@ -249,7 +249,7 @@ func (s *Site) Command(ctx context.Context, args ...string) *exec.Cmd {
 	if asksHosts || args[0] == "operation" && args[1] == "resume" {
 		args = append(args, "--catalog", s.Catalog, "--cache", s.cache)
 	}
-	cmd := exec.CommandContext(ctx, cmp.Or(os.Getenv(binaryVariable), filepath.Join(testenv.Root(), "bin", "orrery")), args...)
+	cmd := testenv.Program(ctx, cmp.Or(os.Getenv(binaryVariable), filepath.Join(testenv.Root(), "bin", "orrery")), args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Env = append(os.Environ(), "KUBECONFIG=", "SSH_AUTH_SOCK=", "HOME="+s.Dir)
