@@ -115,6 +115,9 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 // usageError is a command line that makes no sense.
 type usageError struct{ error }
 
+// Command is the tree of all commands, to be looked at and not to be run.
+func Command() *cobra.Command { return newRoot(streams{}) }
+
 func newRoot(s streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   programName,

@@ -1,4 +1,4 @@
-package cli
+package layers
 
 import (
 	"os"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"orrery.dev/orrery/internal/cli"
 )
 
 // TestFlagsAreDocumented wants every flag of every command in the documents.
@@ -35,5 +37,5 @@ func TestFlagsAreDocumented(t *testing.T) {
 			visit(sub)
 		}
 	}
-	visit(newRoot(streams{}))
+	visit(cli.Command())
 }
