@@ -84,8 +84,7 @@ func TestApplier(t *testing.T) {
 		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
 		f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
 		o := f.data(oak, ns, "a", "1")
-		o.Data = map[string]string{"key": "edited", "theirs": "kept"}
-		f.must(oak.Update(f.t.Context(), o))
+		f.rewrite(oak, o, func(o *corev1.ConfigMap) { o.Data = map[string]string{"key": "edited", "theirs": "kept"} })
 		o = f.data(oak, ns, "a", "1")
 		if o.Data["theirs"] != "kept" {
 			t.Errorf("a field that is not ours was removed: %v", o.Data)
@@ -486,9 +485,7 @@ func TestApplier(t *testing.T) {
 		if made := f.writes.Load(); made != 0 {
 			t.Errorf("%d writes of bindings were made, want none", made)
 		}
-		o := f.data(oak, ns, "a0", "1")
-		o.Data["key"] = "edited"
-		f.must(oak.Update(f.t.Context(), o))
+		f.rewrite(oak, f.data(oak, ns, "a0", "1"), func(o *corev1.ConfigMap) { o.Data["key"] = "edited" })
 		f.data(oak, ns, "a0", "1") // drift is found as before
 	})
 

@@ -512,6 +512,14 @@ func (f *fleet) data(c client.Client, namespace, name, value string) *corev1.Con
 	return o
 }
 
+// rewrite changes a copy, which the applier may write meanwhile.
+func (f *fleet) rewrite(c client.Client, o *corev1.ConfigMap, change func(*corev1.ConfigMap)) {
+	f.t.Helper()
+	before := o.DeepCopy()
+	change(o)
+	f.must(c.Patch(f.t.Context(), o, client.MergeFrom(before)))
+}
+
 // placed returns an error unless the mirror knows n objects of a binding in a cluster.
 func (f *fleet) placed(b *workv1alpha2.ResourceBinding, cluster string, n int) error {
 	found := 0

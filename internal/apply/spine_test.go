@@ -496,10 +496,11 @@ func TestARestoredHubDeletesAndRollsBackNothingUntilThatIsConfirmed(t *testing.T
 	from, err := f.applier.key().Verify(later.Annotations[workv1alpha2.SourceAnnotation])
 	f.must(err)
 	from.Version += 1 << 40
-	later.Data["key"] = "later"
-	later.Annotations[workv1alpha2.DigestAnnotation] = "later"
-	later.Annotations[workv1alpha2.SourceAnnotation] = f.applier.key().Sign(from)
-	f.must(oak.Update(t.Context(), later))
+	f.rewrite(oak, later, func(o *corev1.ConfigMap) {
+		o.Data["key"] = "later"
+		o.Annotations[workv1alpha2.DigestAnnotation] = "later"
+		o.Annotations[workv1alpha2.SourceAnnotation] = f.applier.key().Sign(from)
+	})
 	f.result(changed, "oak", workv1alpha2.ReasonHubRestored)
 	state := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: RestoreConfigMap}
@@ -532,10 +533,10 @@ func TestARestoredHubDeletesAndRollsBackNothingUntilThatIsConfirmed(t *testing.T
 	f.result(changed, "oak", workv1alpha2.ReasonFullyApplied)
 
 	// A member can replay its marks, but not make the fleet stand still.
-	forged := f.data(oak, ns, "changed", "2")
-	forged.Annotations[workv1alpha2.SourceAnnotation] = mark.Key("a key that somebody made up").Sign(from)
-	forged.Annotations[workv1alpha2.DigestAnnotation] = "forged"
-	f.must(oak.Update(t.Context(), forged))
+	f.rewrite(oak, f.data(oak, ns, "changed", "2"), func(o *corev1.ConfigMap) {
+		o.Annotations[workv1alpha2.SourceAnnotation] = mark.Key("a key that somebody made up").Sign(from)
+		o.Annotations[workv1alpha2.DigestAnnotation] = "forged"
+	})
 	f.eventually("the mark is put right", func() error {
 		o := f.data(oak, ns, "changed", "2")
 		_, err := f.applier.key().Verify(o.Annotations[workv1alpha2.SourceAnnotation])

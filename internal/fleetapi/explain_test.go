@@ -236,13 +236,9 @@ func TestExplanations(t *testing.T) {
 		}
 	})
 
-	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
-		t.Fatal(err)
-	}
-	policy.Spec.ResourceSelectors[0].LabelSelector.MatchLabels["app"] = "web"
-	if err := w.client.Update(t.Context(), policy); err != nil {
-		t.Fatal(err)
-	}
+	w.edit(t, policy, func(s *policyv1alpha1.PropagationSpec) {
+		s.ResourceSelectors[0].LabelSelector.MatchLabels["app"] = "web"
+	})
 	testenv.Eventually(t, "it is placed", testenv.Patience, func() error {
 		p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
 		oak := slices.IndexFunc(p.Clusters, func(c fleetv1alpha1.ExplainedCluster) bool { return c.Name == "oak" && c.Placed })
@@ -333,6 +329,19 @@ func TestExplanations(t *testing.T) {
 	})
 }
 
+// edit changes the spec of a policy, whose status placement may write meanwhile.
+func (w *world) edit(t *testing.T, p *policyv1alpha1.PropagationPolicy, change func(*policyv1alpha1.PropagationSpec)) {
+	t.Helper()
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
+		t.Fatal(err)
+	}
+	before := p.DeepCopy()
+	change(&p.Spec)
+	if err := w.client.Patch(t.Context(), p, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // works: what is there is compared with what is rendered, and what is secret is not told.
 func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alpha1.PropagationPolicy, shop, of string) {
 	row := func(user string, check func(fleetv1alpha1.Work) bool) fleetv1alpha1.Work {
@@ -357,13 +366,9 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 	}
 
 	// Changes are held back, and somebody changes a field of ours, and one of their own.
-	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
-		t.Fatal(err)
-	}
-	policy.Spec.Suspension = &policyv1alpha1.Suspension{Dispatching: new(true)}
-	if err := w.client.Update(t.Context(), policy); err != nil {
-		t.Fatal(err)
-	}
+	w.edit(t, policy, func(s *policyv1alpha1.PropagationSpec) {
+		s.Suspension = &policyv1alpha1.Suspension{Dispatching: new(true)}
+	})
 	testenv.Eventually(t, "changes are held back", testenv.Patience, func() error {
 		b := &unstructured.Unstructured{}
 		b.SetAPIVersion("work.orrery.dev/v1alpha2")
@@ -419,13 +424,9 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		return nil
 	})
 
-	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(policy), policy); err != nil {
-		t.Fatal(err)
-	}
-	policy.Spec.Suspension, policy.Spec.DependentOverrides = nil, []string{"needed"}
-	if err := w.client.Update(t.Context(), policy); err != nil {
-		t.Fatal(err)
-	}
+	w.edit(t, policy, func(s *policyv1alpha1.PropagationSpec) {
+		s.Suspension, s.DependentOverrides = nil, []string{"needed"}
+	})
 	// Without an override policy that it needs it would be rendered otherwise than anybody wants it: what differs is not known.
 	one = row("", func(o fleetv1alpha1.Work) bool { return strings.Contains(o.DriftUnknown, "needed") })
 	if len(one.Drift) > 0 || one.Images[0].Wanted != "" || one.Images[0].Live != "example.org/web:2" {

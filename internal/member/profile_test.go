@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -133,9 +134,10 @@ func TestProfilesNeedLess(t *testing.T) {
 	}
 
 	// Less, on the cluster that is joined: it is seen without anybody joining again.
-	patched := f.cluster(t, "oak")
+	wider := f.cluster(t, "oak")
+	patched := wider.DeepCopy()
 	patched.Spec.Agent = &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfileMirror}
-	if err := f.hub.Update(t.Context(), patched); err != nil {
+	if err := f.hub.Patch(t.Context(), patched, client.MergeFrom(wider)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "Secrets are not to be read any more", func() (bool, string) {

@@ -258,16 +258,18 @@ func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.Resour
 	return b
 }
 
-// edit changes a template and what its binding says of it, as placement does.
+// edit changes a template and what its binding says of it, as placement does. The status of both may be written meanwhile.
 func (f *fleet) edit(b *workv1alpha2.ResourceBinding) *appsv1.Deployment {
 	f.t.Helper()
 	d := &appsv1.Deployment{}
 	f.must(f.hub.Get(f.t.Context(), client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, d))
+	template := client.MergeFrom(d.DeepCopy())
 	d.Spec.Template.Spec.Containers[0].Image += "x"
-	f.must(f.hub.Update(f.t.Context(), d))
+	f.must(f.hub.Patch(f.t.Context(), d, template))
 	f.must(f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b))
+	decision := client.MergeFrom(b.DeepCopy())
 	b.Spec.Resource.Generation = d.Generation
-	f.must(f.hub.Update(f.t.Context(), b))
+	f.must(f.hub.Patch(f.t.Context(), b, decision))
 	return d
 }
 
@@ -287,10 +289,14 @@ func (f *fleet) warnings(ns string) []string {
 // runs says in a member that every replica of a Deployment runs.
 func (f *fleet) runs(c client.Client, ns, name string) {
 	f.t.Helper()
-	d := &appsv1.Deployment{}
-	f.must(c.Get(f.t.Context(), client.ObjectKey{Namespace: ns, Name: name}, d))
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
-	f.must(c.Status().Update(f.t.Context(), d))
+	f.eventually("the replicas of "+name+" run", func() error {
+		d := &appsv1.Deployment{}
+		if err := c.Get(f.t.Context(), client.ObjectKey{Namespace: ns, Name: name}, d); err != nil {
+			return err
+		}
+		d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}
+		return c.Status().Update(f.t.Context(), d)
+	})
 }
 
 // condition waits for a condition of a binding.

@@ -247,7 +247,7 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 			want := get(t, c, namespace, "edited-web", &appsv1.Deployment{})
 			edited := want.DeepCopy()
 			edit(edited)
-			if err := c.Update(t.Context(), edited, client.FieldOwner("somebody")); err != nil {
+			if err := c.Patch(t.Context(), edited, client.MergeFrom(want), client.FieldOwner("somebody")); err != nil {
 				t.Fatal(err)
 			}
 			testenv.Eventually(t, "the edit is taken back", testenv.Patience, func() error {
@@ -277,9 +277,10 @@ func TestWhatIsEditedAwayIsRepaired(t *testing.T) {
 	})
 	t.Run("WhatOthersAddedStays", func(t *testing.T) {
 		d := get(t, c, namespace, "edited-web", &appsv1.Deployment{})
+		before := d.DeepCopy()
 		d.Annotations = map[string]string{"team": "web"}
 		d.Spec.Replicas = new(int32(7))
-		if err := c.Update(t.Context(), d, client.FieldOwner("somebody")); err != nil {
+		if err := c.Patch(t.Context(), d, client.MergeFrom(before), client.FieldOwner("somebody")); err != nil {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, "replicas are ours, annotations theirs", testenv.Patience, func() error {
@@ -358,10 +359,11 @@ func TestAvailability(t *testing.T) {
 	wantConditions(t, c, namespace, "up", "Available=False/Progressing", "Ready=False/Progressing")
 
 	d := get(t, c, namespace, "up-web", &appsv1.Deployment{})
+	before := d.DeepCopy()
 	d.Status = appsv1.DeploymentStatus{ // as three clusters report it
 		ObservedGeneration: d.Generation, Replicas: 3, UpdatedReplicas: 3, ReadyReplicas: 3, AvailableReplicas: 3,
 	}
-	if err := c.Status().Update(t.Context(), d); err != nil {
+	if err := c.Status().Patch(t.Context(), d, client.MergeFrom(before)); err != nil {
 		t.Fatal(err)
 	}
 	wantConditions(t, c, namespace, "up", "Available=True/Available", "Ready=True/Ready")
