@@ -33,7 +33,7 @@ const (
 	// nodeTimeout is how long nodes may take until they are ready, and gateTimeout add-ons.
 	nodeTimeout = 5 * time.Minute
 	gateTimeout = 10 * time.Minute
-	// pollEvery is how often the API server is asked while something is waited for.
+	// pollEvery is the time between two looks at an API server, or at the control plane, while something is waited for.
 	pollEvery = 250 * time.Millisecond
 )
 

@@ -13,16 +13,18 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
@@ -207,41 +209,68 @@ func (l *lab) register(name string, req node.Request) {
 
 // control does what the controllers would: workloads become available.
 func (l *lab) control(ctx context.Context) {
-	for ctx.Err() == nil {
-		deployments, err := l.cs.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
-		if err == nil {
-			for _, d := range deployments.Items {
-				want := appsv1.DeploymentStatus{
-					ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
-					ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas,
-					Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}},
-				}
-				if d.Status.ObservedGeneration != d.Generation {
-					d.Status = want
-					l.cs.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{})
-				}
-			}
-		}
-		sets, err := l.cs.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
-		nodes, e := l.cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		if err == nil && e == nil {
-			for _, d := range sets.Items {
-				n := int32(len(nodes.Items))
-				if d.Status.ObservedGeneration == d.Generation && d.Status.NumberAvailable == n {
-					continue
-				}
-				d.Status = appsv1.DaemonSetStatus{
-					ObservedGeneration: d.Generation, DesiredNumberScheduled: n, CurrentNumberScheduled: n,
-					UpdatedNumberScheduled: n, NumberAvailable: n, NumberReady: n,
-				}
-				l.cs.AppsV1().DaemonSets(d.Namespace).UpdateStatus(ctx, &d, metav1.UpdateOptions{})
-			}
-		}
+	factory := informers.NewSharedInformerFactory(l.cs, 0)
+	deployments, sets, nodes := factory.Apps().V1().Deployments(), factory.Apps().V1().DaemonSets(), factory.Core().V1().Nodes()
+	changed := make(chan struct{}, 1)
+	wake := func() {
 		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
+		case changed <- struct{}{}:
+		default: // it is awake
 		}
 	}
+	for _, informer := range []cache.SharedIndexInformer{deployments.Informer(), sets.Informer(), nodes.Informer()} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { wake() }, UpdateFunc: func(any, any) { wake() }, DeleteFunc: func(any) { wake() },
+		}); err != nil {
+			l.t.Error(err)
+		}
+	}
+	factory.StartWithContext(ctx)
+	defer factory.Shutdown()
+	factory.WaitForCacheSyncWithContext(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		// A write that meets another one is tried again when that one is seen.
+		for _, d := range listed(deployments.Lister()) {
+			if d.Status.ObservedGeneration == d.Generation {
+				continue
+			}
+			d = d.DeepCopy()
+			d.Status = appsv1.DeploymentStatus{
+				ObservedGeneration: d.Generation, Replicas: *d.Spec.Replicas, UpdatedReplicas: *d.Spec.Replicas,
+				ReadyReplicas: *d.Spec.Replicas, AvailableReplicas: *d.Spec.Replicas,
+				Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue}},
+			}
+			_, _ = l.cs.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, d, metav1.UpdateOptions{})
+		}
+		n := int32(len(listed(nodes.Lister())))
+		for _, d := range listed(sets.Lister()) {
+			if d.Status.ObservedGeneration == d.Generation && d.Status.NumberAvailable == n {
+				continue
+			}
+			d = d.DeepCopy()
+			d.Status = appsv1.DaemonSetStatus{
+				ObservedGeneration: d.Generation, DesiredNumberScheduled: n, CurrentNumberScheduled: n,
+				UpdatedNumberScheduled: n, NumberAvailable: n, NumberReady: n,
+			}
+			_, _ = l.cs.AppsV1().DaemonSets(d.Namespace).UpdateStatus(ctx, d, metav1.UpdateOptions{})
+		}
+	}
+}
+
+// listed is all that a cache has.
+func listed[T any](from interface {
+	List(selector labels.Selector) ([]T, error)
+}) []T {
+	all, err := from.List(labels.Everything())
+	if err != nil {
+		panic(err) // a cache that is there has a list
+	}
+	return all
 }
 
 // cleanCluster removes what a cluster left on the API server that stands for all of them.

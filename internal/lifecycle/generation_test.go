@@ -5,6 +5,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -121,6 +122,7 @@ func TestRollback(t *testing.T) {
 	})
 	t.Run("OfAPatch", func(t *testing.T) {
 		l := built(t, 2, 1)
+		l.engine.Settle = time.Second // nobody elects a leader of an etcd that does not run
 		before := l.trees()
 		const newer = "v1.36.4"
 		older, err := l.engine.Catalog.Files(version, "amd64", plan.FileNames...)
@@ -149,6 +151,7 @@ func TestRollback(t *testing.T) {
 	})
 	t.Run("ThatFails", func(t *testing.T) {
 		l := built(t, 2, 1)
+		l.engine.Settle = time.Second // nobody elects a leader of an etcd that does not run
 		before := l.trees()
 		const newer = "v1.36.4"
 		files, err := l.engine.Catalog.Files(newer, "amd64", plan.FileNames...)

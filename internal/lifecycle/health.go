@@ -30,9 +30,6 @@ import (
 // succeeded by then; what follows is an election, and API servers that find their etcd again.
 func (e *Engine) settleTime() time.Duration { return cmp.Or(e.Settle, time.Minute) }
 
-// lookEvery is the time between two looks at the control plane while it is waited for.
-const lookEvery = time.Second
-
 // electionTime is how long an act that is refused waits for what may pass: etcd elects a leader, which takes up to two of its
 // timeouts.
 func (r *run) electionTime() time.Duration {
@@ -213,10 +210,8 @@ func (r *run) awaitHealth(ctx context.Context, limit time.Duration, want func(ga
 		if err == nil || time.Now().After(until) || !recovers && !s.Settling() {
 			return s, err
 		}
-		select {
-		case <-ctx.Done():
-			return s, context.Cause(ctx)
-		case <-time.After(lookEvery):
+		if e := pause(ctx); e != nil {
+			return s, e
 		}
 	}
 }
