@@ -265,7 +265,8 @@ func (l *lab) control(ctx context.Context) {
 // listed is all that a cache has.
 func listed[T any](from interface {
 	List(selector labels.Selector) ([]T, error)
-}) []T {
+},
+) []T {
 	all, err := from.List(labels.Everything())
 	if err != nil {
 		panic(err) // a cache that is there has a list
