@@ -27,8 +27,9 @@ if [ "$(id -u)" -eq 0 ]; then
   phase "clusters on hosts" go_test -timeout 30m -parallel 2 ./test/lab/... || code=$?
 fi
 
-# The browser's tests run between the two: beside Go's tests, which keep all processors busy, pages take longer to answer than the tests
-# of them wait.
+# Beside the browser's tests, which leave the processors idle for half of the time, these packages run, one after the other: they wait
+# more than they compute. Beside all of Go's tests pages take longer to answer than the tests of them wait.
+waiting=(./test/e2e/documents ./internal/lifecycle)
 browser=
 stop() {
   if [ -n "$browser" ]; then
@@ -39,26 +40,28 @@ stop() {
 }
 trap stop EXIT
 trap 'exit 130' INT TERM HUP
+enter_scratch
 if [ -n "$web" ]; then
-  # In the background, so that a signal ends it at once.
   hack/console.sh &
   browser=$!
+fi
+phase "Go packages that wait" go_test -timeout 60m -p 1 "${waiting[@]}" || code=$?
+if [ -n "$browser" ]; then
   wait "$browser" || code=$?
   browser=
 fi
-enter_scratch
 
 # What the tests of layers read are answers of `go list`, of which Go's cache knows nothing.
 phase "layers" go_test -count 1 ./test/layers || code=$?
 
 # The longest come first, so that none of them is left alone at the end.
-first=(./test/spine/... ./test/e2e/... ./internal/lifecycle ./internal/hub ./internal/mirror ./internal/placement ./internal/server ./internal/cli)
+first=(./test/spine/... ./test/e2e ./internal/hub ./internal/mirror ./internal/placement ./internal/server ./internal/cli)
 # Their hosts are namespaces of this machine, with networks and users of their own.
 rooted=(./test/lab/... ./internal/lab ./internal/lifecycle/host)
 # Some tests of these need such namespaces, too, and skip themselves.
 partly=(./internal/lifecycle/node ./internal/lifecycle/unit)
-left_out=(./test/layers ./test/lab/...)
-[ -n "$root" ] || left_out=(./test/layers "${rooted[@]}")
+left_out=(./test/layers "${waiting[@]}")
+if [ -n "$root" ]; then left_out+=(./test/lab/...); else left_out+=("${rooted[@]}"); fi
 packages=$(go_packages "${left_out[@]}")
 phase "Go packages" go_test -timeout 60m -p "$(($(nproc) + 2))" "${first[@]}" $packages || code=$?
 
