@@ -258,6 +258,7 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
+	testenv.Leftovers(t, testenv.Config(hubServer))
 	f := &fleet{t: t, whole: t, scheme: runtime.NewScheme(), dir: t.TempDir(), templates: &source{all: map[string]*unstructured.Unstructured{}}, decisions: &decisions{}, records: newMemory()}
 	f.must(errors.Join(
 		clientgoscheme.AddToScheme(f.scheme), clusterv1alpha1.AddToScheme(f.scheme),
@@ -283,6 +284,15 @@ func (f *fleet) must(err error) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+// cleared deletes an object when its test ends.
+func (f *fleet) cleared(o client.Object) {
+	f.t.Cleanup(func() {
+		if err := client.IgnoreNotFound(f.hub.Delete(context.Background(), o)); err != nil {
+			f.whole.Error(err)
+		}
+	})
 }
 
 // join joins a cluster and waits until it is reachable.

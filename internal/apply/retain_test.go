@@ -266,6 +266,7 @@ func (f *fleet) place(o *unstructured.Unstructured, cluster string) (result func
 		},
 	}
 	f.must(f.hub.Create(f.t.Context(), b))
+	f.cleared(b)
 	return func(reason string) Result { return f.result(b.Binding(), cluster, reason) }
 }
 

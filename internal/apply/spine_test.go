@@ -316,6 +316,7 @@ func TestNamespacesThatHoldWhatOthersMadeAreKept(t *testing.T) {
 			},
 		}
 		f.must(f.hub.Create(t.Context(), b))
+		f.cleared(b)
 		f.result(b.Binding(), "elm", workv1alpha2.ReasonFullyApplied)
 		f.result(b.Binding(), "oak", workv1alpha2.ReasonFullyApplied)
 		f.must(elm.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "theirs"}}))
