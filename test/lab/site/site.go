@@ -52,28 +52,52 @@ func Main(m *testing.M) {
 }
 
 // awaitTurn waits until fewer than -parallel labs run on this machine. Packages of tests that run
-// at the same time count their labs together.
+// at the same time count their labs together. One that waits is the next, or a package whose tests
+// follow each other at once would always come before it.
 func awaitTurn(t *testing.T) {
 	t.Helper()
 	atOnce, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
-		turn, err := takeTurn(os.TempDir(), atOnce)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if turn != nil {
-			t.Cleanup(func() { turn.Close() })
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal("no lab of another test ended in time")
-		case <-time.After(100 * time.Millisecond):
+	next, err := os.OpenFile(filepath.Join(os.TempDir(), "orrery-lab-next.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close() // which lets the next one wait
+	poll := func(take func() (bool, error)) {
+		for {
+			taken, err := take()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if taken {
+				return
+			}
+			select {
+			case <-t.Context().Done():
+				t.Fatal("no lab of another test ended in time")
+			case <-time.After(100 * time.Millisecond):
+			}
 		}
 	}
+	poll(func() (bool, error) { return lock(next) })
+	poll(func() (bool, error) {
+		turn, err := takeTurn(os.TempDir(), atOnce)
+		if turn != nil {
+			t.Cleanup(func() { turn.Close() })
+		}
+		return turn != nil, err
+	})
+}
+
+// lock locks a file until it is closed or this process ends, unless somebody has locked it.
+func lock(f *os.File) (bool, error) {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err != nil && !errors.Is(err, syscall.EWOULDBLOCK) {
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return err == nil, nil
 }
 
 // takeTurn locks one of atOnce files in a directory, until the file that it returns is closed or
@@ -84,13 +108,10 @@ func takeTurn(dir string, atOnce int) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
+		if taken, err := lock(f); taken {
 			return f, nil
-		}
-		f.Close()
-		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		} else if f.Close(); err != nil {
+			return nil, err
 		}
 	}
 	return nil, nil
