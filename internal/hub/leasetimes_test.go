@@ -78,6 +78,7 @@ func TestLeaseTimes(t *testing.T) {
 		if l.validate(true) != nil {
 			continue
 		}
+		l = l.orDefault() // as the server does; none at all are the defaults
 		accepted++
 		ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), logr.Discard()))
 		lock := &recordedLock{created: cancel}
