@@ -207,7 +207,8 @@ func (l *lab) register(name string, req node.Request) {
 	}
 }
 
-// control does what the controllers would: workloads become available.
+// control does what the controllers would: workloads become available. It follows the API server: to ask it twenty times a second
+// took more of the processors than all of the tests.
 func (l *lab) control(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(l.cs, 0)
 	deployments, sets, nodes := factory.Apps().V1().Deployments(), factory.Apps().V1().DaemonSets(), factory.Core().V1().Nodes()
@@ -234,7 +235,7 @@ func (l *lab) control(ctx context.Context) {
 			return
 		case <-changed:
 		}
-		// A write that meets another one is tried again when that one is seen.
+		// What is written fails where somebody else has written meanwhile. It is tried again when that is seen.
 		for _, d := range listed(deployments.Lister()) {
 			if d.Status.ObservedGeneration == d.Generation {
 				continue
