@@ -113,7 +113,7 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 				return slices.ContainsFunc(types, func(known served.Type) bool { return known.Group == t.Group })
 			})...)
 		case err != nil:
-			at.Problem, types = err.Error(), mirrored
+			at.Problem, types = plain(err).Error(), mirrored
 		}
 		is := served.Cluster{Name: at.Name, Types: types}
 		if v, err := utilversion.ParseGeneric(at.Version); err == nil {

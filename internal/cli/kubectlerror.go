@@ -66,7 +66,7 @@ func toldByKubectl(err error) string {
 	if _, ok := errors.AsType[exec.ExitError](err); ok {
 		return err.Error()
 	}
-	text, known := cmdutil.StandardErrorMessage(err)
+	text, known := cmdutil.StandardErrorMessage(plain(err))
 	if !known {
 		text = "error: " + strings.TrimPrefix(err.Error(), "error: ")
 	}

@@ -103,6 +103,11 @@ func telling(host, path string) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			answer, err := next.RoundTrip(r)
+			if err == nil {
+				if err := awayIn(answer); err != nil {
+					return nil, err
+				}
+			}
 			switch {
 			case err == nil && answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(r.URL.Path, fleetv1alpha1.ClustersPath+"/"):
 				_ = answer.Body.Close()

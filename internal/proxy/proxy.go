@@ -19,7 +19,6 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -31,8 +30,8 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// retryAfter is the number of seconds after which an unreachable cluster may be asked
-// again.
+// retryAfter is the number of seconds after which a cluster may be asked again that did not
+// answer, and is not known to be unreachable.
 const retryAfter = 5
 
 // answerTimeout is how long a cluster that is not known to be away may take to begin an answer to a read that is no stream.
@@ -83,7 +82,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 				"or give the agent the profile All with spec.agent of the Cluster and orrery cluster rejoin", profile))
 	}
 	if !to.Reachable() {
-		return unreachable(to.Cluster())
+		return unreachable(w, to.Cluster(), path)
 	}
 	plain, err := url.PathUnescape(path)
 	if err != nil {
@@ -203,15 +202,6 @@ func dropIdentity(h http.Header) {
 			delete(h, name)
 		}
 	}
-}
-
-// unreachable says since when and why a cluster does not answer.
-func unreachable(cluster *clusterv1alpha1.Cluster) error {
-	message := fmt.Sprintf("cluster %q is unreachable", cluster.Name)
-	if c := meta.FindStatusCondition(cluster.Status.Conditions, clusterv1alpha1.ConditionReachable); c != nil && c.Status != "True" {
-		message += fmt.Sprintf(" since %s: %s", c.LastTransitionTime.UTC().Format(time.RFC3339), c.Message)
-	}
-	return unavailable(message)
 }
 
 func unavailable(message string) error {

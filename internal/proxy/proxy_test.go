@@ -229,7 +229,7 @@ func TestUnavailable(t *testing.T) {
 		"Unknown": {"oka", &fakeMember{}, 404, "", []string{`"oka" not found`}},
 		"Unreachable": {"oak", &fakeMember{config: testenv.Config(0), unreachable: &metav1.Condition{
 			Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown, Message: "no route", LastTransitionTime: metav1.NewTime(since),
-		}}, 503, "5", []string{`"oak"`, "2026-01-02T03:04:05Z", "no route"}},
+		}}, 503, "", []string{`"oak"`, "2026-01-02T03:04:05Z", "no route"}},
 		"NotListening": {"oak", &fakeMember{config: &rest.Config{Host: "https://" + closed.Addr().String()}}, 503, "5", []string{`"oak"`, "connection refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {

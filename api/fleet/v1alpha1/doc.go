@@ -6,7 +6,10 @@
 // +kubebuilder:skip
 package v1alpha1
 
-import "k8s.io/apimachinery/pkg/runtime/schema"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
 
 // GroupVersion is the group and version of this package.
 var GroupVersion = schema.GroupVersion{Group: "fleet.orrery.dev", Version: "v1alpha1"}
@@ -37,6 +40,10 @@ const ResourceVersionAnnotation = "fleet.orrery.dev/resource-version"
 // ProxiedHeader is on every answer of the per-cluster proxies and names the cluster. It
 // tells a client that talks to a hub, even where something in between rewrites paths.
 const ProxiedHeader = "Orrery-Proxied-Cluster"
+
+// CauseClusterUnreachable is the cause in the details of a Status by which a per-cluster proxy
+// answers for a cluster that the hub knows to be unreachable. The cluster was not asked.
+const CauseClusterUnreachable metav1.CauseType = "ClusterUnreachable"
 
 // Names under which members know callers whose names on the hub mean something else in a member.
 const (
