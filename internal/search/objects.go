@@ -507,9 +507,7 @@ func single(at location, rows []store.Row) (store.Row, error) {
 		for _, row := range rows {
 			clusters = append(clusters, row.Cluster)
 		}
-		return store.Row{}, failure(http.StatusConflict, metav1.StatusReasonConflict, fmt.Sprintf(
-			"%s %q is in %d clusters (%s): ask one of them (kubectl --context %s get %s %s), or list them all (kubectl get %s --field-selector metadata.name=%s)",
-			at.GroupResource(), at.name, len(clusters), enumerate(clusters), clusters[0], at.Resource, at.name, at.Resource, at.name))
+		return store.Row{}, ambiguous(at, clusters)
 	}
 }
 

@@ -216,13 +216,15 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	}
 	switch at.document {
 	case "":
-		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/graph", "/search", "/version"}})
+		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/graph", "/healthz", "/livez", "/readyz", "/search", "/version"}})
 	case "version":
 		v, err := s.Version()
 		if err != nil {
 			return fmt.Errorf("ask the hub for its version: %w", err)
 		}
 		return answer.JSON(w, http.StatusOK, v)
+	case "healthz", "livez", "readyz":
+		return s.serveHealth(w, r, at)
 	default:
 		return s.discover(w, r, at)
 	}
@@ -253,7 +255,7 @@ func (s *Search) authorizeCluster(ctx context.Context, name string) error {
 // location is what a path names: a document, or, when Resource is set, objects.
 type location struct {
 	cluster  string // "": all
-	document string // "", version, api or apis
+	document string // "", version, api, apis, or one that Serve names
 	schema.GroupVersionResource
 	namespace, name, subresource string
 	watch                        bool
@@ -277,7 +279,7 @@ func locate(path string) (location, bool) {
 	}
 	at.document, segments = segments[0], segments[1:]
 	switch at.document {
-	case "version", "search", "graph":
+	case "version", "search", "graph", "healthz", "livez", "readyz":
 		return at, len(segments) == 0
 	case "api":
 	case "apis":
