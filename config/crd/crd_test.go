@@ -102,3 +102,38 @@ func walk(path string, s *apiextensionsv1.JSONSchemaProps, visit func(string, *a
 		walk(path+".*", s.AdditionalProperties.Schema, visit)
 	}
 }
+
+// TestNames holds every name by which a kind is asked for to one kind, for kubectl takes the first that it finds. Karmada's short names mean here
+// what they mean there.
+func TestNames(t *testing.T) {
+	files, err := fs.Glob(crd.Files, "*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]string{}
+	for _, file := range files {
+		text, err := crd.Files.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(text, &d); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		names := d.Spec.Names
+		for _, name := range append([]string{names.Plural, names.Singular}, names.ShortNames...) {
+			if other := of[name]; other != "" {
+				t.Errorf("%s is a name of %s and of %s", name, other, names.Kind)
+			}
+			of[name] = names.Kind
+		}
+	}
+	for name, kind := range map[string]string{
+		"pp": "PropagationPolicy", "cpp": "ClusterPropagationPolicy", "op": "OverridePolicy", "cop": "ClusterOverridePolicy",
+		"rb": "ResourceBinding", "crb": "ClusterResourceBinding", "oper": "Operation",
+	} {
+		if of[name] != kind {
+			t.Errorf("%s is a name of %q, want %s", name, of[name], kind)
+		}
+	}
+}

@@ -150,16 +150,20 @@ func (t *task) report(reason, message string) {
 		before = *s
 		s.result, s.known, s.gone, s.about = r, true, false, t.changes
 		if r.Applied && t.reachable && t.at.Digest == r.Digest {
-			s.acts.Digest, s.acts.Fields, s.acts.Applied = r.Digest, t.at.Fields, true
+			s.acts.Digest, s.acts.Fields, s.acts.Applied, s.acts.Drifted = r.Digest, t.at.Fields, true, false
 			s.acts.Unsure, s.acts.Refused, s.acts.Judged, s.acts.Note = false, "", "", r.Message
 		}
 		after = *s
 	})
 	if before.result != after.result || before.acts.Digest != after.acts.Digest || before.acts.Fields != after.acts.Fields {
+		digest := after.acts.Digest
+		if after.acts.Drifted {
+			digest = "" // so that a later process compares it anew
+		}
 		t.queue.applier.records.Applied(records.Result{
 			Binding: t.binding.UID, Cluster: t.queue.name(), ClusterUID: t.queue.uid,
 			Applied: r.Applied, Reason: r.Reason, Message: r.Message,
-			Generation: r.Generation, Template: r.Template, Digest: after.acts.Digest, Fields: after.acts.Fields, Time: time.Now(),
+			Generation: r.Generation, Template: r.Template, Digest: digest, Fields: after.acts.Fields, Time: time.Now(),
 		})
 	}
 	// A report that says nothing new wakes nobody: tasks that wait for this one, of which it may be one itself, would run without end.
@@ -194,7 +198,7 @@ func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			return t.failed(ctx, err), false, false
+			return t.unread(ctx, err), false, false
 		default:
 			q.applier.mirror.Observe(q.name(), t.wanted.Object.Resource, found)
 		}
@@ -203,8 +207,7 @@ func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
 	return queue.Next{}, true, false
 }
 
-// compare finds out whether our copy is as it was applied, where nothing was remembered of that. What differs without anybody having
-// changed it, because a webhook did so as it was applied, is applied once more, which changes nothing.
+// compare finds out whether others changed our copy since it was applied, where nothing was remembered of that.
 func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, bool, bool) {
 	q, o := t.queue, t.wanted.Object
 	live, err := q.client.Get(ctx, o)
@@ -213,21 +216,25 @@ func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, boo
 		return queue.Next{}, true, false
 	}
 	if err != nil {
-		return t.failed(ctx, err), false, false
+		return t.unread(ctx, err), false, false
 	}
 	q.applier.mirror.Observe(q.name(), o.Resource, live)
 	_, t.at = q.find(o)
 	if t.at.UID != live.GetUID() || t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID {
 		return queue.Next{}, true, false // it was changed or replaced meanwhile
 	}
-	if len(Drift(t.wanted.Manifest, live)) == 0 {
-		t.remember("")
+	if takenFromUs(t.wanted.Manifest, live) {
+		t.update(func(s *state) { s.acts.Digest, s.acts.Fields, s.acts.Drifted = t.wanted.Digest, t.at.Fields, true })
 		return queue.Next{}, true, false
 	}
-	t.update(func(s *state) {
-		s.acts.Digest, s.acts.Fields = t.wanted.Digest, ^t.at.Fields // other fields were ours than are
-	})
+	t.remember(mutation(mutated(retained(t.wanted.Manifest, live), live)))
 	return queue.Next{}, true, false
+}
+
+// unread ends an action that had to know what the cluster has, and was not told. Nothing is known then, and nothing was rejected: the cluster is asked again.
+func (t *task) unread(ctx context.Context, err error) queue.Next {
+	t.log(ctx).Info("cannot read what the cluster has", "error", err.Error())
+	return queue.Next{Backoff: true}
 }
 
 // apply applies the manifest to nothing or to our copy.
@@ -315,7 +322,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 func (t *task) remember(note string) {
 	t.update(func(s *state) {
 		s.acts.Digest, s.acts.Fields, s.acts.Applied, s.acts.Refused, s.acts.Judged = t.wanted.Digest, t.at.Fields, true, "", ""
-		s.acts.Note = note
+		s.acts.Drifted, s.acts.Note = false, note
 	})
 }
 

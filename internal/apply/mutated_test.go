@@ -158,6 +158,16 @@ spec:
 		if made := f.calls("apply") - before; made != 2 {
 			t.Errorf("%v applies were made for two versions and a restart", made)
 		}
+		// Without records the copy is read, and found to be as it was applied.
+		f.stop()
+		f.records = newMemory()
+		f.start()
+		if r := f.result(b, "oak", workv1alpha2.ReasonFullyApplied); !strings.Contains(r.Message, "data.key") {
+			t.Errorf("without records the result is %+v", r)
+		}
+		if made := f.calls("apply") - before; made != 2 {
+			t.Errorf("%v applies were made for two versions and a loss of the records", made)
+		}
 	})
 
 	t.Run("OurMarks", func(t *testing.T) {

@@ -111,6 +111,8 @@ type Known struct {
 	// then. Another hash later means that somebody took fields from us.
 	Digest string
 	Fields uint64
+	// Drifted is true of a copy that was found to be changed by others since Digest was applied.
+	Drifted bool
 	// Applied is true when the cluster was seen to have Digest.
 	Applied bool
 	// Note says what the cluster made of it; empty: it has it as it was applied.
@@ -275,7 +277,7 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case k.Digest == "":
 		// The digest says what was applied, not what is there: no record was kept, or it was lost.
 		return []Action{{Verb: Compare, Copy: o.Object}}
-	case k.Fields != 0 && k.Fields != o.Fields:
+	case k.Drifted, k.Fields != 0 && k.Fields != o.Fields:
 		return planRepair(o, k)
 	}
 	return append(report(workv1alpha2.ReasonFullyApplied, k.note(w)), planLeftovers(w, s, k)...)

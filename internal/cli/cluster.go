@@ -124,6 +124,18 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	return cfg, c, string(system.UID), nil
 }
 
+// connectReady is connect that waits until the API server of the hub is ready.
+func (f *hubFlags) connectReady(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+	cfg, _, err := f.config()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if err := member.WaitHubReady(ctx, cfg); err != nil {
+		return nil, nil, "", err
+	}
+	return f.connect(ctx)
+}
+
 func newCluster(s streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
@@ -154,8 +166,8 @@ func newJoin(s streams, f *hubFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join NAME --cluster-kubeconfig FILE | --pull",
 		Short: "Join an existing cluster",
-		Long: `Join an existing cluster: check that it answers, that the credentials suffice and that
-it is not joined already; then give the hub an account of its own there and create the
+		Long: `Join an existing cluster: wait until its API server is ready, check that the credentials
+suffice and that it is not joined already; then give the hub an account of its own there and create the
 Cluster. The account is the ServiceAccount ` + member.AccountNamespace + `/` + member.AccountName + `, bound to cluster-admin; the hub keeps
 a token of it, for 30 days or what the cluster grants, and renews that by itself.
 With --keep-credentials nothing is created in the cluster, and the hub keeps the
@@ -192,7 +204,7 @@ agent-image" makes, or with --agent-process as a process outside of the cluster.
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			_, c, id, err := f.connect(ctx)
+			_, c, id, err := f.connectReady(ctx)
 			if err != nil {
 				return err
 			}

@@ -94,7 +94,8 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 				return err
 			}
 		}
-		if _, err := d.out.Write(out.Bytes()); err != nil {
+		// What kubectl describes it has laid out in lines and columns already.
+		if err := say(d.out, "%s", harmlessBut(out.String(), "\n\t")); err != nil {
 			return err
 		}
 		if len(in) == 1 {

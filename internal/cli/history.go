@@ -119,10 +119,14 @@ func printFields(w io.Writer, c *typedChange) error {
 	return nil
 }
 
-// harmless is a text from an object as a terminal may show it: what would steer the terminal, or forge lines and columns, is replaced.
-func harmless(text string) string {
+// harmless is a text from an object as a terminal may show it: what would steer the terminal, forge lines and columns, or turn the order in
+// which the text is read is replaced.
+func harmless(text string) string { return harmlessBut(text, "") }
+
+// harmlessBut is harmless of a text that may have some control characters.
+func harmlessBut(text, allowed string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) && !strings.ContainsRune(allowed, r) {
 			return unicode.ReplacementChar
 		}
 		return r

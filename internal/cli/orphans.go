@@ -25,6 +25,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/mark"
 )
 
@@ -34,6 +35,8 @@ const (
 	orphanNoBinding = "NoBinding"
 	// orphanEarlierJoin: it was placed when the cluster was joined before, and is placed there no more.
 	orphanEarlierJoin = "EarlierJoin"
+	// orphanLeftAtUnjoin: the cluster was unjoined and has joined again, and the template is gone.
+	orphanLeftAtUnjoin = "LeftAtUnjoin"
 )
 
 // orphan is a copy in a member that nothing on the hub names.
@@ -46,8 +49,12 @@ type orphan struct {
 	Name      string `json:"name"`
 	Reason    string `json:"reason"`
 
-	UID             types.UID `json:"uid"`
-	ResourceVersion string    `json:"resourceVersion"`
+	UID types.UID `json:"uid"`
+	// ResourceVersion is that of the object in its cluster.
+	ResourceVersion string `json:"resourceVersion"`
+
+	kind   string // of the type
+	before bool   // the object was in the cluster before the hub placed it
 }
 
 // String is CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
@@ -61,11 +68,15 @@ type placedOnHub struct {
 	clusters map[string]types.UID
 	// bindings by UID: the clusters that each names, also those that it is leaving.
 	bindings map[types.UID]map[string]bool
+	// templates that have a binding.
+	templates map[binding.Template]bool
+	// hub is its id.
+	hub string
 	// key by which the hub knows its own copies: those of another hub in the same cluster are none of its orphans.
 	key mark.Key
 }
 
-func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
+func readPlaced(ctx context.Context, c client.Client, hub string) (*placedOnHub, error) {
 	var clusters clusterv1alpha1.ClusterList
 	if err := c.List(ctx, &clusters); err != nil {
 		return nil, fmt.Errorf("list clusters: %w", err)
@@ -79,7 +90,10 @@ func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
 	if err := c.Get(ctx, name, &key); err != nil {
 		return nil, fmt.Errorf("read secret %s, by which the hub knows its own copies: %w", name, err)
 	}
-	p := &placedOnHub{clusters: map[string]types.UID{}, bindings: map[types.UID]map[string]bool{}, key: key.Data[mark.KeyField]}
+	p := &placedOnHub{
+		clusters: map[string]types.UID{}, bindings: map[types.UID]map[string]bool{}, templates: map[binding.Template]bool{},
+		hub: hub, key: key.Data[mark.KeyField],
+	}
 	for i := range clusters.Items {
 		p.clusters[clusters.Items[i].Name] = clusters.Items[i].UID
 	}
@@ -92,12 +106,16 @@ func readPlaced(ctx context.Context, c client.Client) (*placedOnHub, error) {
 			named[task.FromCluster] = true
 		}
 		p.bindings[b.UID] = named
+		p.templates[binding.TemplateOf(b)] = true
 	}
 	return p, nil
 }
 
-// orphaned says why a copy in a cluster is an orphan; empty if it is none.
+// orphaned says why a copy in a cluster is an orphan; empty if it is none. What a controller made of a copy, with its marks, is none.
 func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
+	if metav1.GetControllerOf(o) != nil {
+		return ""
+	}
 	source, err := p.key.Verify(o.GetAnnotations()[workv1alpha2.SourceAnnotation])
 	if err != nil {
 		return "" // another hub's, or one that only copied the label
@@ -115,7 +133,7 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 
 // findOrphans asks the fleet for every object with our mark. Types that could not be asked for are in the error, beside what
 // was found of the others.
-func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) ([]orphan, error) {
+func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cluster string) ([]orphan, error) {
 	fleet := rest.CopyConfig(cfg)
 	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.FleetPath
 	fleet.WarningHandler = rest.NoWarnings{} // that of Secrets only the metadata is there is all that is asked for
@@ -129,11 +147,6 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 	}
 	// Copies first: a binding that is made in between is known, and what it has placed is no orphan.
 	lists, problem := served.ServerPreferredResources()
-	type copied struct {
-		metav1.PartialObjectMetadata
-
-		resource schema.GroupVersionResource
-	}
 	var copies []copied
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
@@ -144,38 +157,45 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 			if strings.Contains(r.Name, "/") || !slices.Contains(r.Verbs, "list") {
 				continue
 			}
-			resource := gv.WithResource(r.Name)
-			options := metav1.ListOptions{LabelSelector: workv1alpha2.BindingLabel, Limit: 500}
-			for {
-				page, err := objects.Resource(resource).List(ctx, options)
-				if err != nil {
-					problem = errors.Join(problem, fmt.Errorf("list %s: %w", resource.GroupResource(), err))
-					break
-				}
-				for _, item := range page.Items {
-					copies = append(copies, copied{item, resource})
-				}
-				if options.Continue = page.Continue; options.Continue == "" {
-					break
-				}
+			for _, options := range marked() {
+				found, err := listCopies(ctx, objects, gv.WithResource(r.Name), r.Kind, options)
+				problem = errors.Join(problem, err)
+				copies = append(copies, found...)
 			}
 		}
 	}
-	placed, err := readPlaced(ctx, c)
+	placed, err := readPlaced(ctx, c, hub)
 	if err != nil {
 		return nil, err
+	}
+	templates, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("reach the hub: %w", err)
 	}
 	found := make([]orphan, 0)
 	for i := range copies {
 		o := &copies[i]
 		in := o.Annotations[fleetv1alpha1.ClusterAnnotation]
+		if cluster != "" && in != cluster {
+			continue
+		}
 		reason := placed.orphaned(in, o)
-		if reason == "" || cluster != "" && in != cluster {
+		if reason == "" && placed.leftAtUnjoin(in, o) {
+			there, err := hasTemplate(ctx, templates, c.RESTMapper(), o)
+			problem = errors.Join(problem, err)
+			if err == nil && !there {
+				reason = orphanLeftAtUnjoin
+			}
+		}
+		if reason == "" {
 			continue
 		}
 		found = append(found, orphan{
 			Cluster: in, Group: o.resource.Group, Version: o.resource.Version, Resource: o.resource.Resource,
-			Namespace: o.Namespace, Name: o.Name, Reason: reason, UID: o.UID, ResourceVersion: o.ResourceVersion,
+			Namespace: o.Namespace, Name: o.Name, Reason: reason, UID: o.UID,
+			// Its own resourceVersion is one of the fleet.
+			ResourceVersion: o.Annotations[fleetv1alpha1.ResourceVersionAnnotation],
+			kind:            o.kind, before: o.Annotations[workv1alpha2.OriginAnnotation] != "",
 		})
 	}
 	slices.SortFunc(found, func(a, b orphan) int { return cmp.Compare(a.String(), b.String()) })
@@ -184,6 +204,9 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 
 // remove deletes an orphan in its cluster, as the caller there, unless it has changed since it was listed.
 func (o *orphan) remove(ctx context.Context, cfg *rest.Config) error {
+	if why := o.stays(); why != "" {
+		return fmt.Errorf("%s stays: %s", o, why)
+	}
 	through := rest.CopyConfig(cfg)
 	through.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.ClustersPath + "/" + o.Cluster + "/proxy"
 	c, err := dynamic.NewForConfig(through)
@@ -210,18 +233,19 @@ func newOrphans(s streams, f *hubFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "orphans [CLUSTER]",
 		Short: "List copies in members that nothing on the hub names any more",
-		Long: `List objects in members that carry the mark of a placement, and whose binding this hub does
-not have (NoBinding), or that were placed when the cluster was joined before and are placed
-there no more (EarlierJoin). The hub leaves them alone. They are taken up when their template
-is made again; --remove deletes them instead, after it has asked.
-
-In a cluster that is a member of several hubs, what another hub has placed is listed as
-NoBinding too.`,
+		Long: `List objects in members that carry the mark of a placement by this hub, and whose binding the hub
+does not have (NoBinding), or that were placed when the cluster was joined before and are placed
+there no more (EarlierJoin); and what was left when the cluster was unjoined, and has no template
+on the hub (LeftAtUnjoin). The hub leaves them alone. They are taken up when their template is made
+again, with a policy that places it there, also by "orrery promote"; --remove deletes them instead,
+after it has asked, unless they have changed since. It deletes no Namespace and no
+CustomResourceDefinition, with which everything in them would go, and nothing that was in the
+cluster before the hub placed it.`,
 		Args:              atMostOneName,
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			cfg, c, _, err := f.connect(ctx)
+			cfg, c, hub, err := f.connect(ctx)
 			if err != nil {
 				return err
 			}
@@ -232,7 +256,7 @@ NoBinding too.`,
 					return fmt.Errorf("get cluster %s: %w", cluster, err)
 				}
 			}
-			found, problem := findOrphans(ctx, cfg, c, cluster)
+			found, problem := findOrphans(ctx, cfg, c, hub, cluster)
 			if found == nil {
 				return problem
 			}

@@ -2,20 +2,23 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/testenv"
@@ -47,6 +50,70 @@ func TestOrphaned(t *testing.T) {
 			}
 			if got := placed.orphaned(tc.cluster, o); got != tc.want {
 				t.Errorf("reason %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLeftAtUnjoin(t *testing.T) {
+	placed := &placedOnHub{
+		clusters:  map[string]types.UID{"oak": "oak-2", "elm": ""},
+		templates: map[binding.Template]bool{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Namespace: "shop", Name: "taken-back"}: true},
+		hub:       "hub", key: mark.Key("key"),
+	}
+	left := func(key string, change func(*mark.Source, *mark.Orphan)) string {
+		source, o := mark.Source{Template: "t", Version: 7, Cluster: "oak-1"}, mark.Orphan{Hub: "hub", Template: "t"}
+		if change != nil {
+			change(&source, &o)
+		}
+		o.Source = mark.Key(key).Sign(source)
+		return o.String()
+	}
+	for name, tc := range map[string]struct {
+		cluster, name, annotation string
+		owned                     bool
+		want                      bool
+	}{
+		"Left":                {cluster: "oak", annotation: left("key", nil), want: true},
+		"MadeByAController":   {cluster: "oak", annotation: left("key", nil), owned: true},
+		"TemplateHasABinding": {cluster: "oak", name: "taken-back", annotation: left("key", nil)},
+		"ClusterIsNoMember":   {cluster: "ash", annotation: left("key", nil)},
+		"OfAnotherHub":        {cluster: "oak", annotation: left("key", func(_ *mark.Source, o *mark.Orphan) { o.Hub = "other" })},
+		"Forged":              {cluster: "oak", annotation: left("another key", nil)},
+		"WithoutASource":      {cluster: "oak", annotation: "hub/t"},
+		"NamespaceOfTheHub":   {cluster: "oak", annotation: "hub/"},
+		"WasThereBefore":      {cluster: "oak", annotation: left("key", func(_ *mark.Source, o *mark.Orphan) { o.Origin = workv1alpha2.OriginAdopted })},
+		"LeftOnPurpose":       {cluster: "oak", annotation: left("key", func(s *mark.Source, _ *mark.Orphan) { s.Cluster = "" })},
+		"NoMark":              {cluster: "oak"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &copied{kind: "ConfigMap", resource: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}}
+			o.Namespace, o.Name = "shop", cmp.Or(tc.name, "settings")
+			o.Annotations = map[string]string{workv1alpha2.OrphanAnnotation: tc.annotation}
+			if tc.owned {
+				o.OwnerReferences = []metav1.OwnerReference{{Kind: "Deployment", Name: "web", Controller: new(true)}}
+			}
+			if got := placed.leftAtUnjoin(tc.cluster, o); got != tc.want {
+				t.Errorf("left at unjoin: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestOrphansThatStay are not deleted by --remove.
+func TestOrphansThatStay(t *testing.T) {
+	for name, tc := range map[string]struct {
+		orphan orphan
+		says   string
+	}{
+		"ConfigMap":      {orphan{Version: "v1", Resource: "configmaps"}, ""},
+		"Namespace":      {orphan{Cluster: "oak", Version: "v1", Resource: "namespaces", Name: "shop"}, "kubectl --context oak delete namespaces shop"},
+		"CRD":            {orphan{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "everything in it"},
+		"WasThereBefore": {orphan{Version: "v1", Resource: "configmaps", before: true}, "before the hub"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if why := tc.orphan.stays(); (why == "") != (tc.says == "") || !strings.Contains(why, tc.says) {
+				t.Errorf("it stays because %q, want %q", why, tc.says)
 			}
 		})
 	}
@@ -132,14 +199,14 @@ func TestOnAHub(t *testing.T) {
 		}
 		return said.Data
 	}
-	if diff := cmp.Diff(data, state()); diff != "" {
+	if diff := gocmp.Diff(data, state()); diff != "" {
 		t.Errorf("changed without a yes:\n%s", diff)
 	}
 	if code, _, errOut := run("server", "confirm-restore", "--yes"); code != 0 {
 		t.Fatalf("confirm: %d %q", code, errOut)
 	}
 	data[restoreState] = restoreConfirmed
-	if diff := cmp.Diff(data, state()); diff != "" {
+	if diff := gocmp.Diff(data, state()); diff != "" {
 		t.Errorf("after the yes (-want +got):\n%s", diff)
 	}
 	if code, out, _ := run("server", "confirm-restore", "--yes"); code != 0 || !strings.Contains(out, "nothing to confirm: that was done") {

@@ -88,7 +88,15 @@ func TestExplain(t *testing.T) {
 			f.binding.Spec.Clusters, f.decision, f.outcome = nil, nil, nil
 			f.binding.Status.Conditions = []metav1.Condition{{Type: workv1alpha2.ConditionScheduled, Reason: workv1alpha2.ReasonNoClusterFits, Message: "no cluster fits; all left"}}
 		}, fleetv1alpha1.PlacementNowhere, true, "all left", []string{"Room []"}},
-		"Removed":           {func(f *facts) { f.binding.DeletionTimestamp = new(metav1.Now()) }, fleetv1alpha1.PlacementWaiting, false, "is being removed", []string{"Removal [elm oak]"}},
+		"Removed": {func(f *facts) { f.binding.DeletionTimestamp = new(metav1.Now()) }, fleetv1alpha1.PlacementWaiting, false, "is being removed", []string{"Removal [elm oak]"}},
+		"DeletionWaits": {func(f *facts) {
+			f.object.SetDeletionTimestamp(new(metav1.Now()))
+			f.object.SetFinalizers([]string{"example.com/cleanup"})
+		}, fleetv1alpha1.PlacementPlaced, true, "; its deletion waits", []string{"Finalizer []"}},
+		"DeletionGoesOn": {func(f *facts) {
+			f.object.SetDeletionTimestamp(new(metav1.Now()))
+			f.object.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+		}, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", nil},
 		"OfAnEarlierObject": {func(f *facts) { f.object.SetUID("other") }, fleetv1alpha1.PlacementWaiting, false, "an earlier object of its name", nil},
 		"Moves": {func(f *facts) {
 			f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "ash"}}

@@ -452,6 +452,9 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 	if f.decision == nil {
 		e.Message += "; why is not known: " + f.unrecorded()
 	}
+	if len(placement.DeletionWaitsFor(f.object)) > 0 {
+		e.Message += "; its deletion waits"
+	}
 	if e.Policy == nil && !follower {
 		e.Message += "; no policy claims it any more, and its placement stays"
 	}

@@ -8,6 +8,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/placement"
 )
 
 // waits says what is not done yet, and what it waits for.
@@ -27,6 +28,9 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 	case !b.DeletionTimestamp.IsZero():
 		add(fleetv1alpha1.WaitRemoval, "copies are there still", seen.clusters(f.copies)...)
 	default:
+		if len(placement.DeletionWaitsFor(f.object)) > 0 {
+			add(fleetv1alpha1.WaitFinalizer, placement.DeletionWaits(f.object))
+		}
 		f.waitsPlaced(add, seen)
 	}
 	return all

@@ -13,7 +13,11 @@ const maxCause = 160 // characters
 // cause says why an object is not healthy, as far as the object itself does.
 func cause(o *unstructured.Unstructured) string {
 	said := make([]string, 0, 2)
-	switch k := kindOf(o); {
+	switch k, kind := kindOf(o), o.GroupVersionKind().GroupKind().String(); {
+	case kind == serviceKind, kind == ingressKind:
+		said = append(said, "its load balancer has no address")
+	case kind == budgetKind:
+		said = append(said, fmt.Sprintf("%d of %d pods healthy", number(o.Object, "status", "currentHealthy"), number(o.Object, "status", "desiredHealthy")))
 	case k.replicas != nil:
 		if n, known := serving(k, o); known && n >= desired(o) {
 			said = append(said, "being rolled out")
@@ -35,6 +39,13 @@ func cause(o *unstructured.Unstructured) string {
 		said = append(said, phase)
 	}
 	return shorten(strings.Join(said, ": "), maxCause)
+}
+
+// causes reports whether the cause of an object that is not healthy is kept. Of an object whose controller has said nothing yet it is not, for
+// it speaks of nothing that lasts: but for ReplicationControllers, whose controller some clusters do not run.
+func causes(o *unstructured.Unstructured, status map[string]any) bool {
+	kind := o.GroupVersionKind().GroupKind().String()
+	return len(status) > 0 || len(kindOf(o).counters) == 0 && kind != jobKind || kind == controllerKind
 }
 
 // Cause returns why the object of a reflected status is not healthy; "" where it does not say.
@@ -65,6 +76,7 @@ func complaint(o *unstructured.Unstructured) string {
 		{"PodScheduled", corev1.ConditionFalse},
 		{"AbleToScale", corev1.ConditionFalse},
 		{"ScalingActive", corev1.ConditionFalse},
+		{"DisruptionAllowed", corev1.ConditionFalse},
 	} {
 		if c := condition(conditions, bad.kind); c != nil && c["status"] == string(bad.status) {
 			return words(text(c, "reason"), text(c, "message"))

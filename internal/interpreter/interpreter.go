@@ -55,7 +55,7 @@ func kindOf(o *unstructured.Unstructured) kind {
 			counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"},
 			always:   []string{"replicas"},
 		}
-	case "ReplicationController":
+	case controllerKind:
 		return kind{
 			replicas: []string{"spec", "replicas"}, health: judge(replicaSetHealthy),
 			counters: []string{"replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas"},
@@ -74,7 +74,7 @@ func kindOf(o *unstructured.Unstructured) kind {
 		return kind{replicas: []string{"spec", "parallelism"}, health: judge(jobHealthy), reflect: reflectJob, aggregate: aggregateJob}
 	case serviceKind:
 		return kind{health: judge(serviceHealthy), reflect: reflectService, aggregate: aggregateService}
-	case "Ingress.networking.k8s.io":
+	case ingressKind:
 		return kind{health: judge(hasAddress), reflect: reflectLoadBalancer, aggregate: aggregateIngress}
 	case podKind:
 		return kind{health: judge(podHealthy), single: true, whole: true, aggregate: aggregatePods}
@@ -82,7 +82,7 @@ func kindOf(o *unstructured.Unstructured) kind {
 		return kind{health: judge(claimHealthy), whole: true, aggregate: aggregateClaims}
 	case "PersistentVolume":
 		return kind{health: judge(volumeHealthy), whole: true, aggregate: aggregateVolumes}
-	case "PodDisruptionBudget.policy":
+	case budgetKind:
 		return kind{
 			health: budgetHealth, whole: true, volatile: []string{"disruptedPods"},
 			counters: []string{"currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"},
@@ -106,8 +106,12 @@ func kindOf(o *unstructured.Unstructured) kind {
 const (
 	podKind     = "Pod"
 	serviceKind = "Service"
-	jobKind     = "Job.batch"
-	cronJobKind = "CronJob.batch"
+	ingressKind = "Ingress.networking.k8s.io"
+	budgetKind  = "PodDisruptionBudget.policy"
+
+	controllerKind = "ReplicationController"
+	jobKind        = "Job.batch"
+	cronJobKind    = "CronJob.batch"
 )
 
 // number reads a number; what is absent or something else is 0.

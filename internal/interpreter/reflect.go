@@ -43,7 +43,7 @@ func Reflect(o *unstructured.Unstructured) map[string]any {
 	if k.whole {
 		reflectWhole(k, o, status)
 	}
-	if Health(o) == workv1alpha2.ResourceUnhealthy && len(status) > 0 {
+	if Health(o) == workv1alpha2.ResourceUnhealthy && causes(o, status) {
 		if c := cause(o); c != "" {
 			status[keyCause] = c
 		}

@@ -273,7 +273,7 @@ func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv
 func tryNew(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, rightsLook, checkTimeout, true, func(ctx context.Context) (bool, error) {
-		_, err := examine(ctx, dial, cluster, secret)
+		_, err := examineReady(ctx, dial, cluster, secret, readyTimeout, nil)
 		if ctx.Err() == nil || last == nil {
 			last = err
 		}

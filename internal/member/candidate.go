@@ -348,7 +348,7 @@ func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clus
 	if err := r.vouched(ctx, proposed, secret, next); err != nil {
 		return err
 	}
-	found, err := examine(ctx, r.dialer(proposed), proposed, &corev1.Secret{Data: next.Data})
+	found, err := examineReady(ctx, r.dialer(proposed), proposed, &corev1.Secret{Data: next.Data}, trialReadyTimeout, nil)
 	if err != nil {
 		return err
 	}

@@ -26,12 +26,14 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// front is another address of server 1. While closed it answers 503.
+// front is another address of server 1. While closed it cuts every request off, and while unready is above zero it counts that down
+// and answers /readyz with 500.
 type front struct {
 	*httptest.Server
 
-	closed atomic.Bool
-	header atomic.Pointer[string] // ProxiedHeader of its answers
+	closed  atomic.Bool
+	unready atomic.Int32
+	header  atomic.Pointer[string] // ProxiedHeader of its answers
 }
 
 func newFront(t *testing.T) *front {
@@ -51,7 +53,11 @@ func newFront(t *testing.T) *front {
 	}
 	f.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f.closed.Load() {
-			http.Error(w, "closed", http.StatusServiceUnavailable)
+			panic(http.ErrAbortHandler)
+		}
+		if r.URL.Path == "/readyz" && f.unready.Load() > 0 {
+			f.unready.Add(-1)
+			http.Error(w, "[-]etcd failed: reason withheld", http.StatusInternalServerError)
 			return
 		}
 		if h := f.header.Load(); h != nil {

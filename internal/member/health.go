@@ -279,7 +279,12 @@ func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience ti
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	resp, err := get(ctx, rt, c.base, "/readyz", nil)
+	return readyz(ctx, rt, c.base)
+}
+
+// readyz asks an API server whether it is ready. The error is a notReadyError if it says that it is not.
+func readyz(ctx context.Context, rt http.RoundTripper, base *url.URL) error {
+	resp, err := get(ctx, rt, base, "/readyz", nil)
 	if err != nil {
 		return err
 	}
@@ -293,8 +298,10 @@ func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience ti
 		return &refusal{message: "the API server refuses the credentials: " + apiMessage(resp, body)}
 	case err != nil:
 		return fmt.Errorf("read /readyz: %w", err)
+	case passingStatus(resp.StatusCode):
+		return &notReadyError{fmt.Errorf("get %s/readyz: %s", base.Redacted(), apiMessage(resp, nil))}
 	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("get %s/readyz: %s", c.base.Redacted(), apiMessage(resp, nil))
+		return fmt.Errorf("get %s/readyz: %s", base.Redacted(), apiMessage(resp, nil))
 	default:
 		return nil
 	}

@@ -168,7 +168,7 @@ func check(ctx context.Context, hub client.Client, o JoinOptions) (c checked, er
 		return c, &JoinError{Reason: ReasonKubeconfigInvalid, err: err}
 	}
 	progress("asking " + Redacted(c.cluster.Spec.APIEndpoint) + " who it is")
-	if c.found, err = examine(ctx, dialDirectly, c.cluster, c.secret); err != nil {
+	if c.found, err = examineReady(ctx, dialDirectly, c.cluster, c.secret, readyTimeout, progress); err != nil {
 		return c, err
 	}
 	progress("checking that it is not joined yet")
@@ -207,6 +207,9 @@ func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, s
 	if untrusted(err) {
 		return contact{}, refuse(ReasonUntrusted,
 			"%s: the certificate of the API server is not trusted: %w; check certificate-authority-data and tls-server-name of the kubeconfig", endpoint, err)
+	}
+	if isNotReady(err) {
+		return contact{}, refuse(clusterv1alpha1.ReasonUnreachable, "the API server at %s answers but is not ready: %w", endpoint, err)
 	}
 	if err != nil {
 		return contact{}, refuse(clusterv1alpha1.ReasonUnreachable,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -70,6 +71,9 @@ func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl
 	updated.Status.ObservedWorkloads = nil
 	for _, o := range w.Spec.Workloads {
 		observed, err := c.rebalance(ctx, w, o)
+		if apierrors.IsConflict(err) {
+			return ctrl.Result{RequeueAfter: bindingsLook}, nil // the cache is behind
+		}
 		if err != nil {
 			return ctrl.Result{}, err
 		}
@@ -101,11 +105,13 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 	if !placed(b) {
 		return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceFailed, Reason: appsv1alpha1.RebalanceNoPolicy}, nil
 	}
-	// The time of the WorkloadRebalancer says for which of them it was, so that none asks twice.
-	if at := b.Spec.RescheduleTriggeredAt; at == nil || at.Before(&w.CreationTimestamp) {
+	if at := due(b, w); at != nil {
 		asked := b.DeepCopy()
-		asked.Spec.RescheduleTriggeredAt = w.CreationTimestamp.DeepCopy()
-		err := c.client.Patch(ctx, binding.Object(asked), client.MergeFrom(binding.Object(b)))
+		asked.Spec.RescheduleTriggeredAt = at
+		metav1.SetMetaDataAnnotation(&asked.ObjectMeta, workv1alpha2.RebalancedByAnnotation, askedBy(w))
+		// The lock sees to it that two that were created in one second do not ask with the same time.
+		patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
+		err := c.client.Patch(ctx, binding.Object(asked), patch)
 		if apierrors.IsNotFound(err) {
 			return notFound, nil
 		} else if err != nil {
@@ -113,6 +119,34 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 		}
 	}
 	return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceSuccessful}, nil
+}
+
+// askedBy names a WorkloadRebalancer on the bindings that it asks for.
+func askedBy(w *appsv1alpha1.WorkloadRebalancer) string {
+	return w.CreationTimestamp.UTC().Format(time.RFC3339) + "/" + string(w.UID)
+}
+
+// due returns the time with which a WorkloadRebalancer asks for a new placement: its own, or the next second that the binding does not have
+// yet. It returns nil if the WorkloadRebalancer has asked already, or if one that was created later has: that decision is new enough for both.
+func due(b *workv1alpha2.ResourceBinding, w *appsv1alpha1.WorkloadRebalancer) *metav1.Time {
+	own := w.CreationTimestamp.DeepCopy()
+	at, by := b.Spec.RescheduleTriggeredAt, b.Annotations[workv1alpha2.RebalancedByAnnotation]
+	if at == nil || at.Before(own) {
+		return own
+	}
+	if by == askedBy(w) {
+		return nil
+	}
+	created := at.Time
+	if text, _, ok := strings.Cut(by, "/"); ok {
+		if t, err := time.Parse(time.RFC3339, text); err == nil && t.Before(at.Time) {
+			created = t // it asked with a later time than its own
+		}
+	}
+	if created.After(own.Time) {
+		return nil
+	}
+	return new(metav1.NewTime(at.Add(time.Second)))
 }
 
 // placed is true when a policy places what a binding is of: it is not merely where those are that

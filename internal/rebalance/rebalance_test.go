@@ -128,6 +128,74 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
+// TestSameSecond has WorkloadRebalancers ask that were created within one second or two: each gets a placement that is decided after it was
+// created, and none asks twice.
+func TestSameSecond(t *testing.T) {
+	c, known, namespace := started(t)
+	web := bound(namespace, "web")
+	if err := c.Create(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	asking := &controller{client: c, bindings: known, now: time.Now}
+	second := metav1.NewTime(time.Now().Truncate(time.Second))
+	next := metav1.NewTime(second.Add(time.Second))
+	for _, step := range []struct {
+		uid     types.UID
+		created metav1.Time
+		want    time.Duration // after second
+	}{
+		{"a", second, 0},
+		{"a", second, 0},
+		{"b", second, time.Second},
+		{"b", second, time.Second},
+		{"c", second, 2 * time.Second},
+		{"d", next, 3 * time.Second}, // the binding had its second already, but asked by one that is older
+		{"older", second, 3 * time.Second},
+		{"e", metav1.NewTime(second.Add(time.Minute)), time.Minute},
+	} {
+		w := &appsv1alpha1.WorkloadRebalancer{ObjectMeta: metav1.ObjectMeta{Name: string(step.uid), UID: step.uid, CreationTimestamp: step.created}}
+		o := appsv1alpha1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: "web"}
+		eventually(t, "asked", func() error {
+			b, ok := known.ByUID(web.UID)
+			if !ok || b.ResourceVersion != web.ResourceVersion {
+				return errors.New("the cache is behind")
+			}
+			observed, err := asking.rebalance(t.Context(), w, o)
+			if err == nil && observed.Result != appsv1alpha1.RebalanceSuccessful {
+				err = fmt.Errorf("observed %+v", observed)
+			}
+			return err
+		})
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(web), web); err != nil {
+			t.Fatal(err)
+		}
+		if want := second.Add(step.want); !web.Spec.RescheduleTriggeredAt.Time.Equal(want) {
+			t.Errorf("%s: asked for at %v, want %v", step.uid, web.Spec.RescheduleTriggeredAt, want)
+		}
+	}
+	// A cache that is behind makes nobody ask with a time that the binding has already.
+	stale := web.DeepCopy()
+	web.Labels = map[string]string{"newer": "true"}
+	if err := c.Update(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	behind := &controller{client: c, bindings: staleBindings{stale}, now: time.Now}
+	w := &appsv1alpha1.WorkloadRebalancer{ObjectMeta: metav1.ObjectMeta{Name: "f", UID: "f", CreationTimestamp: metav1.NewTime(second.Add(time.Hour))}}
+	o := appsv1alpha1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: namespace, Name: "web"}
+	if _, err := behind.rebalance(t.Context(), w, o); !apierrors.IsConflict(err) {
+		t.Errorf("with a cache that is behind: %v, want a conflict", err)
+	}
+}
+
+// staleBindings is a cache that knows one binding as it was.
+type staleBindings struct{ b *workv1alpha2.ResourceBinding }
+
+func (s staleBindings) Synced() bool { return true }
+
+func (s staleBindings) Of(binding.Template) (b *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding) {
+	return s.b, nil
+}
+
 func TestRebalance(t *testing.T) {
 	c, known, namespace := started(t)
 	web, db := bound(namespace, "web"), bound(namespace, "db")

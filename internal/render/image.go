@@ -12,26 +12,17 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 )
 
-// image is the parts of [registry/]repository[:tag|@digest].
-type image struct {
-	registry, repository, tag string
-	digest                    bool // tag is a digest
-}
+// image is the parts of [registry/]repository[:tag][@digest].
+type image struct{ registry, repository, tag, digest string }
 
 // parseImage takes an image apart. The first component is a registry when it looks like
-// a host: it has a dot or a port, or is localhost. A digest makes a tag before it
-// meaningless, so that is dropped.
+// a host: it has a dot or a port, or is localhost.
 func parseImage(s string) image {
 	var i image
-	rest := s
-	if name, digest, ok := strings.Cut(rest, "@"); ok {
-		rest, i.tag, i.digest = name, digest, true
-	}
+	rest, digest, _ := strings.Cut(s, "@")
+	i.digest = digest
 	if colon := strings.LastIndexByte(rest, ':'); colon > strings.LastIndexByte(rest, '/') {
-		if !i.digest {
-			i.tag = rest[colon+1:]
-		}
-		rest = rest[:colon]
+		rest, i.tag = rest[:colon], rest[colon+1:]
 	}
 	if host, path, ok := strings.Cut(rest, "/"); ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
 		i.registry, rest = host, path
@@ -45,19 +36,20 @@ func (i image) String() string {
 	if i.registry != "" {
 		s = i.registry + "/" + s
 	}
-	switch {
-	case i.tag == "":
-		return s
-	case i.digest:
-		return s + "@" + i.tag
+	if i.tag != "" {
+		s += ":" + i.tag
 	}
-	return s + ":" + i.tag
+	if i.digest != "" {
+		s += "@" + i.digest
+	}
+	return s
 }
 
 // digestPattern is a digest: an algorithm and hexadecimal digits.
 var digestPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}$`)
 
-// change applies an overrider to its component.
+// change applies an overrider to its component. Tag is the tag and the digest together: a digest belongs to one content, so no other tag
+// goes with it.
 func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
 	var part *string
 	switch c.Component {
@@ -66,7 +58,7 @@ func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
 	case policyv1alpha1.ImageRepository:
 		part = &i.repository
 	case policyv1alpha1.ImageTag:
-		part = &i.tag
+		part, i.digest = &i.tag, ""
 	default:
 		return i, fmt.Errorf("component: %q is none of Registry, Repository and Tag", c.Component)
 	}
@@ -80,7 +72,9 @@ func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
 	default:
 		return i, unknownOperator(c.Operator)
 	}
-	i.digest = digestPattern.MatchString(i.tag)
+	if digestPattern.MatchString(i.tag) {
+		i.tag, i.digest = "", i.tag
+	}
 	if i.repository == "" {
 		return i, errors.New("the image would have no repository left")
 	}

@@ -228,7 +228,12 @@ func TestImages(t *testing.T) {
 		"ReplaceTagByDigest":       {"a:v1", change{"Tag", "replace", digest}, "a@" + digest},
 		"ReplaceDigestByTag":       {"a@" + digest, change{"Tag", "replace", "v2"}, "a:v2"},
 		"RemoveDigestAndTag":       {"a:v1@" + digest, change{"Tag", "remove", ""}, "a"},
-		"RegistryKeepsDigest":      {"q.io/a:v1@" + digest, change{"Registry", "replace", "r.io"}, "r.io/a@" + digest},
+		"ReplaceTagAndDigest":      {"a:v1@" + digest, change{"Tag", "replace", "v2"}, "a:v2"},
+		"ReplaceBothByDigest":      {"a:v1@sha256:old", change{"Tag", "replace", digest}, "a@" + digest},
+		"AddToTagBesideDigest":     {"a:v1@" + digest, change{"Tag", "add", "-alpine"}, "a:v1-alpine"},
+		"RegistryKeepsBoth":        {"q.io/a:v1@" + digest, change{"Registry", "replace", "r.io"}, "r.io/a:v1@" + digest},
+		"RemoveRegistryKeepsBoth":  {"host:5000/a:v1@" + digest, change{"Registry", "remove", ""}, "a:v1@" + digest},
+		"RepositoryKeepsBoth":      {"r.io/a:v1@" + digest, change{"Repository", "replace", "b"}, "r.io/b:v1@" + digest},
 		"IPv6Registry":             {"[fd00::1]:5000/a:v1", change{"Registry", "replace", "r.io"}, "r.io/a:v1"},
 		"RepositoryKeepsTheDigest": {"r.io/a@" + digest, change{"Repository", "replace", "b"}, "r.io/b@" + digest},
 	}

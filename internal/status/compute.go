@@ -60,7 +60,9 @@ type subject struct {
 	generation int64  // 0 for kinds without
 	observed   int64  // the observedGeneration that its status has
 	nodePorts  map[string]int64
-	edited     bool // this process has seen another version of it
+	// deletion says for what the template's deletion waits; empty: it is not deleted, or waits for nothing.
+	deletion string
+	edited   bool // this process has seen another version of it
 }
 
 // applied says whether a cluster has the manifest as it is to be now.
@@ -165,7 +167,10 @@ func compute(
 	if of.version != "" && len(of.nodePorts) == 0 {
 		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionHubNodePorts) // it is of another type by now
 	}
-	for _, c := range []*metav1.Condition{fullyApplied(standings), healthy(standings), hubNodePorts(of, standings)} {
+	if of.version != "" && of.deletion == "" {
+		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits)
+	}
+	for _, c := range []*metav1.Condition{fullyApplied(standings), healthy(standings), hubNodePorts(of, standings), deletionWaits(of)} {
 		if c != nil {
 			c.ObservedGeneration = b.Generation
 			set(&status, *c, now)

@@ -26,13 +26,20 @@ var failures = []string{
 	workv1alpha2.ReasonMutated, workv1alpha2.ReasonAPINotServed,
 }
 
-// news are the conditions of a status that failed since another one was written.
+// news are the conditions of a status that failed, or began to wait for somebody, since another one was written.
 func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 	var failed []metav1.Condition
 	for _, c := range after.Conditions {
-		speaks := c.Type == workv1alpha2.ConditionScheduled ||
-			c.Type == workv1alpha2.ConditionFullyApplied && slices.Contains(failures, c.Reason)
-		if !speaks || c.Status != metav1.ConditionFalse {
+		var speaks bool
+		switch c.Type {
+		case workv1alpha2.ConditionScheduled:
+			speaks = c.Status == metav1.ConditionFalse
+		case workv1alpha2.ConditionFullyApplied:
+			speaks = c.Status == metav1.ConditionFalse && slices.Contains(failures, c.Reason)
+		case workv1alpha2.ConditionDeletionWaits:
+			speaks = c.Status == metav1.ConditionTrue
+		}
+		if !speaks {
 			continue
 		}
 		if old := meta.FindStatusCondition(before.Conditions, c.Type); old == nil || old.Status != c.Status || old.Reason != c.Reason {
@@ -42,20 +49,23 @@ func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 	return failed
 }
 
-// tell writes what failed as events, of the binding and of its template: that is where people
+// tell writes what is news as events, of the binding and of its template: that is where people
 // look first.
 func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) {
 	for _, c := range news(b.Status, status) {
-		action := "Apply"
-		if c.Type == workv1alpha2.ConditionScheduled {
+		action, kind := "Apply", corev1.EventTypeWarning
+		switch c.Type {
+		case workv1alpha2.ConditionScheduled:
 			action = "Schedule"
+		case workv1alpha2.ConditionDeletionWaits:
+			action, kind = "Delete", corev1.EventTypeNormal
 		}
 		of := &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: b.Spec.Resource.APIVersion, Kind: b.Spec.Resource.Kind},
 			ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Spec.Resource.Name, UID: b.Spec.Resource.UID},
 		}
 		for _, regarding := range []runtime.Object{of, binding.Object(b)} {
-			w.events.Eventf(regarding, nil, corev1.EventTypeWarning, c.Reason, action, "%s", cut(c.Message, maxNote))
+			w.events.Eventf(regarding, nil, kind, c.Reason, action, "%s", cut(c.Message, maxNote))
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -139,7 +140,11 @@ func subjectOf(o *unstructured.Unstructured) subject {
 		return subject{}
 	}
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // of another type: none
-	return subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
+	s := subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
+	if len(placement.DeletionWaitsFor(o)) > 0 {
+		s.deletion = placement.DeletionWaits(o)
+	}
+	return s
 }
 
 // writeRemoval says of a deleted binding what it waits for.
@@ -149,6 +154,7 @@ func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBindi
 		return nil
 	}
 	status := *b.Status.DeepCopy()
+	meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits) // the template is gone
 	c.ObservedGeneration = b.Generation
 	if set(&status, *c, time.Now()); equality.Semantic.DeepEqual(status, b.Status) {
 		return nil

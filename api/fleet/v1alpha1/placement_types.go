@@ -164,5 +164,6 @@ const (
 	WaitRestore       WaitReason = "Restore"       // the hub was restored from a backup: orrery server confirm-restore
 	WaitPriorityClass WaitReason = "PriorityClass" // the policy names a PriorityClass that the hub does not have
 	WaitRemoval       WaitReason = "Removal"       // it is deleted, and clusters still have copies
+	WaitFinalizer     WaitReason = "Finalizer"     // it is deleted, and finalizers keep it and its copies
 	WaitApply         WaitReason = "Apply"         // a cluster has not answered yet, or refused
 )

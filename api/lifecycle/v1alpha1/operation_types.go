@@ -9,7 +9,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=op
+// +kubebuilder:resource:scope=Cluster,categories=orrery,shortName=oper
 // +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.cluster`
 // +kubebuilder:printcolumn:name="Action",type=string,JSONPath=`.spec.action`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`

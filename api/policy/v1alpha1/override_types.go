@@ -137,7 +137,7 @@ const (
 	OverriderOpReplace OverriderOperator = "replace"
 )
 
-// ImageOverrider changes one part of images, [registry/]repository[:tag|@digest].
+// ImageOverrider changes one part of images, [registry/]repository[:tag][@digest].
 //
 // +kubebuilder:validation:XValidation:rule="self.operator == 'remove' || (has(self.value) && size(self.value) > 0)",message="value is required with add and replace"
 type ImageOverrider struct {
@@ -145,7 +145,7 @@ type ImageOverrider struct {
 	// or of a workload's pod template.
 	// +optional
 	Predicate *ImagePredicate `json:"predicate,omitempty"`
-	// component is the part to change.
+	// component is the part to change. Registry and Repository keep the tag and the digest; Tag is both.
 	// +kubebuilder:validation:Enum=Registry;Repository;Tag
 	// +required
 	Component ImageComponent `json:"component"`
@@ -170,7 +170,8 @@ type ImagePredicate struct {
 // ImageComponent is a part of an image.
 type ImageComponent string
 
-// The values of ImageComponent. Tag is the tag or the digest.
+// The values of ImageComponent. Tag is the tag and the digest: a change of it takes the digest away, or puts a digest in the place of both.
+// The other two keep both.
 const (
 	ImageRegistry   ImageComponent = "Registry"
 	ImageRepository ImageComponent = "Repository"

@@ -376,7 +376,8 @@ type BindingStatus struct {
 	// +listMapKey=clusterName
 	// +optional
 	AggregatedStatus []AggregatedStatusItem `json:"aggregatedStatus,omitempty"`
-	// conditions: Scheduled, FullyApplied, Healthy; of a Service of type NodePort also HubNodePorts.
+	// conditions: Scheduled, FullyApplied, Healthy; of a Service of type NodePort also HubNodePorts; of a template whose deletion waits also
+	// DeletionWaits.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -450,6 +451,9 @@ const (
 	// ConditionHubNodePorts is True when the clusters serve a Service of type NodePort at the node ports that it has on the hub. Bindings of
 	// other objects do not have it.
 	ConditionHubNodePorts = "HubNodePorts"
+	// ConditionDeletionWaits is True while the template is deleted and finalizers keep it, and with it its copies. Bindings of other
+	// templates do not have it.
+	ConditionDeletionWaits = "DeletionWaits"
 )
 
 // Reasons of the bindings' conditions.
@@ -477,8 +481,13 @@ const (
 	ReasonProgressing        = "Progressing"        // not healthy yet
 	ReasonCannotJudge        = "CannotJudge"        // the status of its kind does not say whether it is healthy
 	ReasonHubNodePorts       = "HubNodePorts"       //
+	ReasonFinalizersRemain   = "FinalizersRemain"   // the template is deleted and has finalizers
 	ReasonOwnNodePorts       = "OwnNodePorts"       // a cluster has given other node ports: the hub's were taken, out of its range, or the Service had others before
 )
+
+// RebalancedByAnnotation is on a binding whose rescheduleTriggeredAt a WorkloadRebalancer has set: when that was created, / and its UID. Two that
+// were created in the same second are told apart by it.
+const RebalancedByAnnotation = "work.orrery.dev/rebalanced-by"
 
 // Marks on the objects in members. User objects on the hub get none.
 const (

@@ -2,9 +2,12 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/mark"
@@ -147,6 +150,59 @@ func TestOrphansAreOursAgain(t *testing.T) {
 	w.Stays(w.Oak, before)
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "settings")
 	w.Gone(w.Oak, "v1", "ConfigMap", "settings")
+}
+
+// TestOrphansAreListed unjoins a cluster and deletes the templates before it joins again: what was left is listed, without what controllers made
+// of it and without what the hub takes back. It is removed, or is ours again when its template is made anew.
+func TestOrphansAreListed(t *testing.T) {
+	w := spine.Start(t, "orphans-listed")
+	adopted := spine.ConfigMap(w.Namespace, "adopted", "one")
+	w.Hub.Apply(t, spine.Policy(w.Namespace, "all", workloads, spine.In("oak"))+spine.Deployment(w.Namespace, "web", 1)+adopted+
+		spine.ConfigMap(w.Namespace, "removed", "one")+spine.ConfigMap(w.Namespace, "back", "one"))
+	w.Available(w.Oak, "web", 1)
+	for _, name := range []string{"adopted", "removed", "back"} {
+		w.Placed(w.Oak, "v1", "ConfigMap", name)
+	}
+	listed := func() []string {
+		t.Helper()
+		out, err := w.Hub.Orrery("cluster", "orphans", "oak", "-o", "name")
+		w.Must(err)
+		return slices.DeleteFunc(strings.Fields(out), func(line string) bool { return !strings.Contains(line, "/"+w.Namespace) })
+	}
+	orphan := func(resource, name string) string { return "oak/" + resource + "/" + w.Namespace + "/" + name }
+	if got := listed(); len(got) > 0 {
+		t.Errorf("before the unjoin these are listed: %v", got)
+	}
+	w.Must(w.Hub.Unjoin(w.Oak))
+	w.Hub.Remove(t, "apps/v1", "Deployment", w.Namespace, "web")
+	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "adopted")
+	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "removed")
+	w.Must(w.Hub.Join(w.Oak))
+	w.Placed(w.Oak, "v1", "ConfigMap", "back")
+	w.CaughtUp(time.Second)
+
+	want := []string{orphan("configmaps", "adopted"), orphan("configmaps", "removed"), orphan("deployments.apps", "web")}
+	if diff := cmp.Diff(want, listed()); diff != "" {
+		t.Errorf("orphans (-want +got):\n%s", diff)
+	}
+	was := w.Oak.Object(t, "v1", "ConfigMap", w.Namespace, "adopted").GetUID()
+	w.Hub.Apply(t, adopted)
+	if now := w.Placed(w.Oak, "v1", "ConfigMap", "adopted").GetUID(); now != was {
+		t.Errorf("the adopted one has UID %s, want %s", now, was)
+	}
+	w.CaughtUp(time.Second)
+	out, err := w.Hub.Orrery("cluster", "orphans", "oak", "--remove", "--yes")
+	if err != nil || !strings.Contains(out, "LeftAtUnjoin") {
+		t.Errorf("remove: %v\n%s", err, out)
+	}
+	w.Gone(w.Oak, "v1", "ConfigMap", "removed")
+	w.Gone(w.Oak, "apps/v1", "Deployment", "web")
+	w.CaughtUp(time.Second)
+	if got := listed(); len(got) > 0 {
+		t.Errorf("after the removal these are listed: %v", got)
+	}
+	w.Placed(w.Oak, "v1", "ConfigMap", "adopted")
+	w.Placed(w.Oak, "v1", "ConfigMap", "back")
 }
 
 // TestOverwrite has policies that overwrite what is in a member.

@@ -1,0 +1,99 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+const (
+	// readyTimeout bounds how long a join waits for an API server that answers but is not ready. The context of the join may end before.
+	readyTimeout = time.Minute
+	// trialReadyTimeout is readyTimeout for the trial of new credentials by the hub. It is less than confirmTimeout, so that the join learns
+	// of the outcome.
+	trialReadyTimeout = 20 * time.Second
+	// readyLook is the time between two questions whether an API server is ready.
+	readyLook = 500 * time.Millisecond
+)
+
+// notReadyError is the answer of an API server that cannot serve requests at the moment: it starts, it stops, or a check of it failed under load.
+type notReadyError struct{ err error }
+
+// Error implements error.
+func (e *notReadyError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *notReadyError) Unwrap() error { return e.err }
+
+// isNotReady reports whether an API server answered that it cannot serve the request now.
+func isNotReady(err error) bool {
+	if _, ok := errors.AsType[*notReadyError](err); ok {
+		return true
+	}
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && passingStatus(int(status.Status().Code))
+}
+
+// passingStatus reports whether an HTTP status says nothing of the next request.
+func passingStatus(code int) bool {
+	return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
+}
+
+// examineReady is examine that asks again while the API server says that it is not ready, until ctx ends or timeout has passed. It returns
+// then what the API server said last. Progress is told once that the join waits; it may be nil.
+func examineReady(
+	ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, timeout time.Duration, progress func(string),
+) (contact, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var answer error
+	for {
+		found, err := examine(ctx, dial, cluster, secret)
+		switch {
+		case ctx.Err() != nil && answer != nil:
+			return contact{}, answer // not that the last question was cut off
+		case !isNotReady(err):
+			return found, err
+		case answer == nil && progress != nil:
+			progress("waiting until " + Redacted(cluster.Spec.APIEndpoint) + " is ready")
+		}
+		answer = err
+		select {
+		case <-ctx.Done():
+			return contact{}, answer
+		case <-time.After(readyLook):
+		}
+	}
+}
+
+// WaitHubReady asks the API server of a hub until it is ready, or ctx ends. An answer of another kind, and no answer, end the wait without an
+// error: the request that comes next explains them.
+func WaitHubReady(ctx context.Context, hub *rest.Config) error {
+	rt, err := rest.TransportFor(hub)
+	if err != nil {
+		return fmt.Errorf("reach the hub: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(hub)
+	if err != nil {
+		return fmt.Errorf("reach the hub: %w", err)
+	}
+	for {
+		err := readyz(ctx, rt, base)
+		if !isNotReady(err) {
+			return nil //nolint:nilerr // as documented
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the hub at %s answers but is not ready: %w", base.Redacted(), err)
+		case <-time.After(readyLook):
+		}
+	}
+}
