@@ -541,7 +541,7 @@ func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 
 // answered is what the client is told of an error of the store, which was asked within a time.
 func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
-	if errors.Is(err, store.ErrOtherQuery) { // of other parameters, or the clusters that are asked are others by now
+	if errors.Is(err, store.ErrOtherQuery) { // the clusters that are asked are others by now
 		return apierrors.NewResourceExpired("the continue token is of a list of other objects, or the clusters that have them changed meanwhile: list again without it")
 	}
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
