@@ -218,6 +218,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	pages, err := s.collect(ctx, entries, p)
 	if err != nil {
 		return err
+	warnings = append(warnings, s.otherVersions(ctx, at, one, p)...)
 	}
 	enc, err := s.collectionEncoder(ctx, as, at, entries, p)
 	if err != nil {
