@@ -50,6 +50,10 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := p.checkCollection(); err != nil {
 		return err
 	}
+	p.watch = p.watch && at.name == "" || at.watch
+	if err := p.checkListOptions(at.name != "" && !at.watch); err != nil {
+		return err
+	}
 	if api, ok := s.live(at); ok {
 		return s.serveLive(w, r, at, p, api)
 	}
@@ -58,7 +62,6 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return err
 	}
 	accepts := p.formsFor(r)
-	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
 	}
