@@ -42,7 +42,7 @@ func accepted(r *http.Request) []media {
 			all = append(all, m)
 		}
 	}
-	if len(all) == 0 && len(r.Header.Values("Accept")) == 0 {
+	if len(all) == 0 && strings.TrimSpace(strings.Join(r.Header.Values("Accept"), "")) == "" {
 		return []media{{name: "*/*"}}
 	}
 	slices.SortStableFunc(all, func(a, b ranked) int {

@@ -71,6 +71,15 @@ func unlike(format string, args ...any) error {
 	return unlikeError{apierrors.NewBadRequest("parameter q: " + fmt.Sprintf(format, args...))}
 }
 
+// ofGroup is an error that group, and not q, asks something of a type that is none of it.
+func ofGroup(err error) error {
+	e, ok := errors.AsType[unlikeError](err)
+	if !ok {
+		return err
+	}
+	return unlikeError{apierrors.NewBadRequest(strings.Replace(e.ErrStatus.Message, "parameter q:", "parameter group:", 1))}
+}
+
 // Unwrap returns what the client is told.
 func (e unlikeError) Unwrap() error { return e.StatusError }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,7 +27,7 @@ const (
 // builtin are the columns of Kubernetes' own kinds, as kubectl users know them. Those of
 // Secrets are fewer: of most of them only the metadata is mirrored.
 var builtin = map[schema.GroupKind]*columns{
-	{Kind: "Pod"}: table(
+	{Kind: "Pod"}: withConditions(ended,
 		text("Ready", func(p *corev1.Pod) string { return summarize(p).ready }),
 		text("Status", func(p *corev1.Pod) string { return summarize(p).status }),
 		text("Restarts", func(p *corev1.Pod) string { return summarize(p).restarts }),
@@ -40,8 +39,8 @@ var builtin = map[schema.GroupKind]*columns{
 	),
 	{Group: "apps", Kind: "Deployment"}: table(
 		text("Ready", func(d *appsv1.Deployment) string { return ratio(d.Status.ReadyReplicas, d.Spec.Replicas) }),
-		number("Up-to-date", func(d *appsv1.Deployment) int32 { return d.Status.UpdatedReplicas }),
-		number("Available", func(d *appsv1.Deployment) int32 { return d.Status.AvailableReplicas }),
+		numeral("Up-to-date", func(d *appsv1.Deployment) int32 { return d.Status.UpdatedReplicas }),
+		numeral("Available", func(d *appsv1.Deployment) int32 { return d.Status.AvailableReplicas }),
 		age[appsv1.Deployment](),
 		wide("Containers", func(d *appsv1.Deployment) string { return containers(d.Spec.Template) }),
 		wide("Images", func(d *appsv1.Deployment) string { return images(d.Spec.Template) }),
@@ -153,7 +152,7 @@ var builtin = map[schema.GroupKind]*columns{
 		age[corev1.Namespace](),
 	),
 	{Kind: "ConfigMap"}: table(
-		number("Data", func(c *corev1.ConfigMap) int { return len(c.Data) + len(c.BinaryData) }),
+		numeral("Data", func(c *corev1.ConfigMap) int { return len(c.Data) + len(c.BinaryData) }),
 		age[corev1.ConfigMap](),
 	),
 	{Group: "networking.k8s.io", Kind: "Ingress"}: table(
@@ -204,13 +203,17 @@ var builtin = map[schema.GroupKind]*columns{
 		text("Type", func(e *corev1.Event) string { return e.Type }),
 		text("Reason", func(e *corev1.Event) string { return e.Reason }),
 		text("Object", func(e *corev1.Event) string {
-			return strings.Trim(strings.ToLower(e.InvolvedObject.Kind)+"/"+e.InvolvedObject.Name, "/")
+			kind := strings.ToLower(e.InvolvedObject.Kind)
+			if e.InvolvedObject.Name == "" {
+				return kind
+			}
+			return kind + "/" + e.InvolvedObject.Name
 		}),
 		wide("Subobject", func(e *corev1.Event) string { return e.InvolvedObject.FieldPath }),
-		wide("Source", func(e *corev1.Event) string { return or(e.Source.Component, e.ReportingController) }),
+		wide("Source", eventSource),
 		text("Message", func(e *corev1.Event) string { return strings.TrimSpace(e.Message) }),
 		wide("First Seen", func(e *corev1.Event) string { return since(first(e)) }),
-		wide("Count", func(e *corev1.Event) string { return strconv.Itoa(int(eventCount(e))) }),
+		wideNumeral("Count", eventCount),
 		column[corev1.Event]{head: head{name: nameHead.name, typ: "string", format: "name", wide: true, cell: nameHead.cell}},
 	),
 }
@@ -408,6 +411,15 @@ func lastSeen(e *corev1.Event) string {
 	default:
 		return since(e.LastTimestamp.Time)
 	}
+}
+
+// eventSource is who tells of an event and, if that is said, where.
+func eventSource(e *corev1.Event) string {
+	source := or(e.Source.Component, e.ReportingController)
+	if instance := or(e.Source.Host, e.ReportingInstance); instance != "" {
+		source += ", " + instance
+	}
+	return source
 }
 
 func eventCount(e *corev1.Event) int32 {

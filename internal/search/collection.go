@@ -104,6 +104,9 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 	if err != nil {
 		return err
 	}
+	if err := p.checkListOptions(false); err != nil {
+		return err
+	}
 	if p.moments() > 0 || p.all {
 		return withoutHistory("parameters at, changedSince, history and deleted: ask for one type at a time, a collection is as it is now")
 	}
@@ -215,6 +218,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	if len(closed) > 0 {
 		warnings = append([]string{"left out, for you may not list them on the hub: " + enumerate(closed)}, warnings...)
 	}
+	warnings = append(warnings, s.otherVersions(ctx, at, one, p)...)
 	pages, err := s.collect(ctx, entries, p)
 	if err != nil {
 		return err

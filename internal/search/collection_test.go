@@ -89,6 +89,17 @@ func TestCollections(t *testing.T) {
 			}
 		})
 	}
+	t.Run("OtherVersion", func(t *testing.T) {
+		for path, says := range map[string]bool{
+			"groups=apps/v9,core/v1": true, "resources=apps/v9/deployments,pods": true, "groups=apps/v1": false, "groups=core/v1": false, "clusters=oak&groups=apps/v9,core": true,
+		} {
+			resp, _ := f.ask(t, http.MethodGet, collectionPath+"any?"+path, "")
+			warned := strings.Join(resp.Header.Values("Warning"), "\n")
+			if strings.Contains(warned, "deployments.apps of ") != says || strings.Contains(warned, "left out: they are in version v1") != says || resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %d %s", path, resp.StatusCode, warned)
+			}
+		}
+	})
 	t.Run("Stale", func(t *testing.T) {
 		f.mirror.stale["elm"] = time.Now().Add(-time.Hour)
 		defer delete(f.mirror.stale, "elm")

@@ -17,6 +17,8 @@ type columns struct {
 	heads []head
 	// row gives the cells of the heads that have none of their own.
 	row func(store.Row) ([]any, error)
+	// conditions are those of a row; nil: it has none.
+	conditions func(store.Row) []metav1.TableRowCondition
 }
 
 // head is one column. Those without a cell take theirs from the object.
@@ -45,7 +47,7 @@ func (c *columns) lastSeen(stale map[string]time.Time) *columns {
 		}
 		return "now"
 	}}
-	return &columns{heads: append(slices.Clip(c.heads), seen), row: c.row}
+	return &columns{heads: append(slices.Clip(c.heads), seen), row: c.row, conditions: c.conditions}
 }
 
 // plain are the columns of types of which nothing else is known.
@@ -116,12 +118,32 @@ func table[T any](cs ...column[T]) *columns {
 	return c
 }
 
+// withConditions are the columns of a kind whose rows may have conditions.
+func withConditions[T any](conditions func(store.Row) []metav1.TableRowCondition, cs ...column[T]) *columns {
+	c := table(cs...)
+	c.conditions = conditions
+	return c
+}
+
 func text[T any](name string, value func(*T) string) column[T] {
 	return column[T]{head{name: name, typ: "string"}, func(o *T) any { return value(o) }}
 }
 
 func number[T any, N int | int32 | int64](name string, value func(*T) N) column[T] {
 	return column[T]{head{name: name, typ: "integer"}, func(o *T) any { return value(o) }}
+}
+
+// numeral is a number in a column that API servers declare as one of text.
+func numeral[T any, N int | int32 | int64](name string, value func(*T) N) column[T] {
+	c := number(name, value)
+	c.typ = "string"
+	return c
+}
+
+func wideNumeral[T any, N int | int32 | int64](name string, value func(*T) N) column[T] {
+	c := numeral(name, value)
+	c.wide = true
+	return c
 }
 
 func wide[T any](name string, value func(*T) string) column[T] {

@@ -111,10 +111,10 @@ func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location
 func (s *Search) countView(ctx context.Context, at location, v view, by []grouping, c *counts) error {
 	for _, g := range by {
 		if err := s.about(ctx, at, v.kind, g.key); err != nil {
-			return err
+			return ofGroup(err)
 		}
 		if g.by.Field != "" && !store.FieldOf(at.Group, at.Resource, g.by.Field) {
-			return unlike("%s are not counted by %s", at.GroupResource(), g.name)
+			return ofGroup(unlike("%s are not counted by %s", at.GroupResource(), g.name))
 		}
 	}
 	if v.query.Clusters != nil && len(v.query.Clusters) == 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -98,24 +99,42 @@ func customCell(path *jsonpath.JSONPath, typ string, o any) any {
 	if err != nil || len(found) == 0 || len(found[0]) == 0 {
 		return nil
 	}
+	value := found[0][0].Interface()
 	if typ == "string" {
 		text := bytes.Buffer{}
-		if err := path.PrintResults(&text, found[0][:1]); err != nil {
+		if err := path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}); err != nil { // null is printed as no value
 			return nil
 		}
 		return text.String()
 	}
-	value := found[0][0].Interface()
-	if typ != "date" {
-		return value
+	switch value := value.(type) {
+	case int64:
+		switch typ {
+		case "integer":
+			return value
+		case "number":
+			return float64(value)
+		}
+	case float64:
+		switch typ {
+		case "integer":
+			return int64(value)
+		case "number":
+			return value
+		}
+	case bool:
+		if typ == "boolean" {
+			return value
+		}
+	case string:
+		if typ != "date" {
+			return nil
+		}
+		t, err := time.Parse(time.RFC3339, value)
+		if err != nil {
+			return "<invalid>"
+		}
+		return since(t)
 	}
-	written, ok := value.(string)
-	if !ok {
-		return nil
-	}
-	t, err := time.Parse(time.RFC3339, written)
-	if err != nil {
-		return "<invalid>"
-	}
-	return since(t)
+	return nil
 }

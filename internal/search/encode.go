@@ -294,6 +294,7 @@ type pager struct {
 	last    bool  // no token is wanted
 
 	keep       keep   // of what is read; nil: all
+	exact      bool   // what is selected must be as it was at the version
 	tag        string // in tokens: of what is asked
 	candidates int    // that were read to be kept or not
 	skip       int    // how many of those that are kept are still to be passed over
@@ -306,7 +307,7 @@ func (s *Search) pages(v view, p params, asked store.Version) (*pager, error) {
 	}
 	pages := &pager{search: s, query: v.query, limit: p.limit, keep: v.keep, tag: p.asked.tag(), before: p.offset, last: p.noContinue}
 	if p.exact {
-		pages.version = asked
+		pages.version, pages.exact = asked, true
 	}
 	if p.next == "" {
 		return pages, nil
@@ -498,6 +499,8 @@ func (p *pager) checked(page store.Page, err error) (store.Page, error) {
 		p.version = page.Version
 	case p.version.At(0) != page.Version.At(0):
 		return page, expired() // the database is another one
+	case p.exact:
+		return page, p.unchanged()
 	}
 	return page, nil
 }

@@ -76,7 +76,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	}
 	as = p.form(as)
 	switch {
-	case p.watch || p.initial:
+	case p.watch || p.initialSaid:
 		return apierrors.NewBadRequest("parameter watch: a search of every kind is not watched; watch the list of one, with the same q and filter")
 	case p.ordered || p.offset > 0 || p.noContinue || p.remaining != nil || p.owner.uid != "" || p.owner.name != "" || p.groups != nil || p.resources != nil:
 		return apierrors.NewBadRequest("parameters orderby, offset, withContinue, withRemainingCount, those of owners, groups and resources are for lists; use q")

@@ -28,6 +28,9 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
+		if store.Computed(at.Group, at.Resource, r) {
+			continue
+		}
 		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
 		why, err := s.checkField(ctx, at, k, keys)
 		if anything && (why == notOneValue) {

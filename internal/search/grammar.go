@@ -256,7 +256,8 @@ func (p *params) plain() bool {
 }
 
 // parseFields parses a field selector: requirements with a comma between, each PATH=VALUE, PATH==VALUE, PATH!=VALUE, PATH in (VALUE,VALUE),
-// PATH notin (VALUE,VALUE), PATH or !PATH. In values a comma, = and backslash have a backslash before them, as in Kubernetes; in lists ) has, too.
+// PATH notin (VALUE,VALUE), PATH or !PATH. In values a comma, = and backslash have a backslash before them, as in Kubernetes; in lists ) has, too. Blanks are of the
+// value, but in lists and where the operator has one before it.
 func parseFields(text string) (out []store.FieldRequirement, err error) {
 	for rest := text; rest != ""; {
 		var r store.FieldRequirement
@@ -274,6 +275,7 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 		if r.Path, rest = cutPath(rest); r.Path == "" {
 			return nil, fmt.Errorf("a field is expected before %q", rest)
 		}
+		spaced := strings.HasPrefix(rest, " ") // before the operator, where API servers allow no blank
 		rest = strings.TrimLeft(rest, " ")
 		operator := ""
 		for _, one := range []string{"==", "=", "!=", "notin", "in"} {
@@ -297,8 +299,10 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 			}
 		default:
 			var value string
-			value, rest = cutEscaped(rest, ",")
-			if r.Value, err = fields.UnescapeValue(strings.TrimSpace(value)); err != nil {
+			if value, rest = cutEscaped(rest, ","); spaced {
+				value = strings.TrimSpace(value)
+			}
+			if r.Value, err = fields.UnescapeValue(value); err != nil {
 				return nil, fmt.Errorf("field %s: %w", r.Path, err)
 			}
 		}

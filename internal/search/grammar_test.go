@@ -374,6 +374,8 @@ func TestParseFields(t *testing.T) {
 		"a.b==c":                 one("a.b", "==", "c"),
 		"a.b != c":               one("a.b", "!=", "c"),
 		"a.b=":                   one("a.b", "=", ""),
+		"a.b= c":                 one("a.b", "=", " c"),
+		"a.b=c , d!= e":          {{Path: "a.b", Operator: "=", Value: "c "}, {Path: "d", Operator: "!=", Value: " e"}},
 		`a.b=c\,d\=e\\`:          one("a.b", "=", `c,d=e\`),
 		"a['x.y/z,=!( ']=c":      one("a['x.y/z,=!( ']", "=", "c"),
 		"a.b":                    one("a.b", "exists", ""),

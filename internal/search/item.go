@@ -140,10 +140,14 @@ func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, sho
 	if err != nil {
 		return metav1.TableRow{}, err
 	}
+	out := metav1.TableRow{Cells: cells}
+	if c.conditions != nil {
+		out.Conditions = c.conditions(row)
+	}
 	var o body
 	switch include {
 	case metav1.IncludeNone:
-		return metav1.TableRow{Cells: cells}, nil
+		return out, nil
 	case metav1.IncludeObject:
 		o, err = object(row, show)
 	case metav1.IncludeMetadata:
@@ -153,5 +157,6 @@ func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, sho
 		return metav1.TableRow{}, err
 	}
 	raw, err := json.Marshal(o)
-	return metav1.TableRow{Cells: cells, Object: runtime.RawExtension{Raw: raw}}, err
+	out.Object = runtime.RawExtension{Raw: raw}
+	return out, err
 }

@@ -50,6 +50,10 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err := p.checkCollection(); err != nil {
 		return err
 	}
+	p.watch = p.watch && at.name == "" || at.watch
+	if err := p.checkListOptions(at.name != "" && !at.watch); err != nil {
+		return err
+	}
 	if api, ok := s.live(at); ok {
 		return s.serveLive(w, r, at, p, api)
 	}
@@ -58,7 +62,6 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return err
 	}
 	accepts := p.formsFor(r)
-	p.watch = p.watch || at.watch
 	if err := p.checkTimes(at.name != ""); err != nil {
 		return err
 	}
@@ -539,7 +542,7 @@ func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 
 // answered is what the client is told of an error of the store, which was asked within a time.
 func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
-	if errors.Is(err, store.ErrOtherQuery) { // of other parameters, or the clusters that are asked are others by now
+	if errors.Is(err, store.ErrOtherQuery) { // the clusters that are asked are others by now
 		return apierrors.NewResourceExpired("the continue token is of a list of other objects, or the clusters that have them changed meanwhile: list again without it")
 	}
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {

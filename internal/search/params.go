@@ -28,6 +28,7 @@ type params struct {
 	next                        string
 	watch                       bool
 	initial, bookmarks          bool          // of a watch: it begins with what there is, it tells of versions without events
+	initialSaid                 bool          // sendInitialEvents is given, as true or false
 	timeout                     time.Duration // of a watch; 0: the fleet's own
 	version                     string        // resourceVersion: "" and "0" are any
 	exact                       bool          // that version, and no later one
@@ -56,9 +57,8 @@ var parameters = map[string]func(p *params, value string) error{
 		return err
 	},
 	"limit": func(p *params, v string) (err error) {
-		if p.limit, err = strconv.Atoi(v); err == nil && p.limit < 0 {
-			return errors.New("must not be negative")
-		}
+		p.limit, err = strconv.Atoi(v)
+		p.limit = max(p.limit, 0) // as API servers take it
 		return err
 	},
 	"continue": func(p *params, v string) error {
@@ -83,15 +83,10 @@ var parameters = map[string]func(p *params, value string) error{
 		p.version = v
 		return nil
 	},
-	"resourceVersionMatch": func(p *params, v string) error {
-		if !slices.Contains([]metav1.ResourceVersionMatch{metav1.ResourceVersionMatchExact, metav1.ResourceVersionMatchNotOlderThan}, metav1.ResourceVersionMatch(v)) {
-			return errors.New("must be Exact or NotOlderThan")
-		}
-		p.match = v
-		return nil
-	},
+	"resourceVersionMatch": func(p *params, v string) error { p.match = v; return nil },
 	"sendInitialEvents": func(p *params, v string) (err error) {
 		p.initial, err = strconv.ParseBool(v)
+		p.initialSaid = true
 		return err
 	},
 	"allowWatchBookmarks": func(p *params, v string) (err error) {
@@ -217,16 +212,6 @@ func (p *params) checkVersions() error {
 		return apierrors.NewBadRequest("parameter group: counts have no watch, limit, continue or resourceVersion")
 	case p.next != "" && p.version != "" && p.version != "0":
 		return apierrors.NewBadRequest("parameter resourceVersion: a continue token has one already")
-	case p.watch && p.match != "" && !p.initial, p.watch && p.exact:
-		return apierrors.NewBadRequest("parameter resourceVersionMatch: a watch has it with sendInitialEvents only, as NotOlderThan")
-	case p.watch && p.initial && p.match == "":
-		return apierrors.NewBadRequest("parameter sendInitialEvents: it needs resourceVersionMatch=NotOlderThan")
-	case p.initial && !p.watch:
-		return apierrors.NewBadRequest("parameter sendInitialEvents: a list sends all there is anyway")
-	case !p.watch && p.match != "" && p.version == "":
-		return apierrors.NewBadRequest("parameter resourceVersionMatch: it needs a resourceVersion")
-	case p.exact && p.version == "0":
-		return apierrors.NewBadRequest("parameter resourceVersionMatch: Exact needs a resourceVersion other than 0")
 	}
 	return nil
 }

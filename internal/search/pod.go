@@ -1,12 +1,16 @@
 package search
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"orrery.dev/orrery/internal/store"
 )
 
 // podSummary is what kubectl shows of a pod: one word for the state of all its
@@ -156,4 +160,26 @@ func readinessGates(p *corev1.Pod) string {
 		}
 	}
 	return fmt.Sprintf("%d/%d", open, len(p.Spec.ReadinessGates))
+}
+
+// ended is the condition of a row of a pod that has ended, as API servers have it.
+func ended(row store.Row) []metav1.TableRowCondition {
+	var pod struct {
+		Status struct {
+			Phase corev1.PodPhase `json:"phase"`
+		} `json:"status"`
+	}
+	if json.Unmarshal(row.Body, &pod) != nil {
+		return nil // its cells say what is wrong
+	}
+	completed := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(pod.Status.Phase)}
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded:
+		completed.Message = "The pod has completed successfully."
+	case corev1.PodFailed:
+		completed.Message = "The pod failed."
+	default:
+		return nil
+	}
+	return []metav1.TableRowCondition{completed}
 }

@@ -225,7 +225,7 @@ func TestRefusals(t *testing.T) {
 		"Labels":              {"GET", "/api/v1/pods?labelSelector=a%20b", "", 400, "BadRequest", "labelSelector"},
 		"Fields":              {"GET", "/api/v1/pods?fieldSelector=status.phase%3E3", "", 400, "BadRequest", "fieldSelector"},
 		"ListField":           {"GET", "/api/v1/pods?fieldSelector=spec.containers[x].name=a", "", 400, "BadRequest", "brackets"},
-		"Limit":               {"GET", "/api/v1/pods?limit=-1", "", 400, "BadRequest", "limit"},
+		"Limit":               {"GET", "/api/v1/pods?limit=x", "", 400, "BadRequest", "limit"},
 		"Continue":            {"GET", "/api/v1/pods?continue=x", "", 400, "BadRequest", "continue"},
 		"ResourceVersion":     {"GET", "/api/v1/pods?resourceVersion=12", "", 410, "Expired", "list again"},
 		"IncludeObject":       {"GET", "/api/v1/pods?includeObject=All", "", 400, "BadRequest", "Metadata"},

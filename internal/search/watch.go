@@ -84,7 +84,7 @@ func keyOf(r *store.Row) key { return key{r.Cluster, r.Namespace, r.Name} }
 func IsWatch(r *http.Request, path string) bool {
 	at, _ := locate(path)
 	watching, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
-	return at.watch || watching
+	return at.watch || watching && at.name == "" // of one object, API servers do not look at it
 }
 
 // serveWatch answers with events until the client goes, the time is over or the watch cannot go on.
@@ -111,11 +111,11 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		return err
 	}
 	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, gone: map[key]struct{}{}}
-	initial := p.version == "" || p.version == "0" || p.initial
+	initial := p.beginsWithAll()
 	if f.version, err = s.asked(ctx, p); err != nil {
 		return err
 	}
-	if initial {
+	if initial || f.version == 0 {
 		if f.version, err = s.now(ctx); err != nil {
 			return err
 		}
@@ -477,9 +477,6 @@ func (s *Search) asked(ctx context.Context, p params) (store.Version, error) {
 		case now.At(0) != asked.At(0):
 			return 0, expired()
 		case asked <= now:
-			if p.exact && asked != now {
-				return 0, expired()
-			}
 			return asked, nil
 		}
 		select {

@@ -126,7 +126,7 @@ func (s *Search) windowed(path string, query url.Values) (at location, p params,
 	if p, err = parseParams(query); err != nil {
 		return at, p, err
 	}
-	if p.watch || p.initial || p.limit != 0 || p.next != "" || p.offset != 0 || p.version != "" || p.group != nil || p.explain || p.moments() > 0 || p.all || p.noContinue || p.remaining != nil {
+	if p.watch || p.initialSaid || p.match != "" || p.limit != 0 || p.next != "" || p.offset != 0 || p.version != "" || p.group != nil || p.explain || p.moments() > 0 || p.all || p.noContinue || p.remaining != nil {
 		return at, p, apierrors.NewBadRequest("a window is of the list as it is now, and has its own offset and limit: parameters watch, limit, continue, offset, resourceVersion, group, explain, " +
 			"at, changedSince, history, deleted, allFields, withContinue and withRemainingCount are for requests")
 	}

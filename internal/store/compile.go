@@ -306,6 +306,8 @@ func (p *plan) selectFields(q Query, owned bool) error {
 				p.pair = &pair{is.key, is.values[0]}
 				continue
 			}
+		case labelIs:
+			p.fields = true
 		case fieldIs:
 			p.fields = true
 			if image := is.image(q.resource()); image != nil && p.pair == nil && !owned {
@@ -419,6 +421,9 @@ func compileLabel(r labels.Requirement) (condition, error) {
 
 // compileField translates a requirement on a field of the object: of a declared one by the index, of others by the body.
 func compileField(gr groupResource, f FieldRequirement) (condition, error) {
+	if label, ok := labelOf(gr, f); ok {
+		return compileLabelled(gr, f, label)
+	}
 	values, not, exists, err := f.asked()
 	if err != nil {
 		return nil, err
@@ -441,13 +446,21 @@ func compileField(gr groupResource, f FieldRequirement) (condition, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(values) > mostValues {
-		return nil, fmt.Errorf("%w: %d values of field %s, and at most %d can be answered", ErrSelector, len(values), f.Path, mostValues)
+	if err := fewValues(f, values); err != nil {
+		return nil, err
 	}
 	if path.lists() && slices.Contains(values, "") {
 		return nil, fmt.Errorf("%w: field %s: in a list nothing equals the empty value: ask whether it exists, or not", ErrSelector, f.Path)
 	}
 	return fieldIs{path: path, values: values, exists: exists, not: not}, nil
+}
+
+// fewValues refuses more values than bodies are compared with.
+func fewValues(f FieldRequirement, values []string) error {
+	if len(values) > mostValues {
+		return fmt.Errorf("%w: %d values of field %s, and at most %d can be answered", ErrSelector, len(values), f.Path, mostValues)
+	}
+	return nil
 }
 
 // image is the image that an object must have for the condition to hold, if that is indexed; nil: it is not.

@@ -10,6 +10,7 @@ import (
 // position is a place in the order of a query's answer: the last object of a page.
 type position struct {
 	Query     uint64 `json:"q"`
+	Asked     uint64 `json:"a,omitempty"` // the query, of whatever clusters
 	Cluster   string `json:"c"`
 	Namespace string `json:"n"`
 	Name      string `json:"o"`
@@ -19,7 +20,7 @@ type position struct {
 
 // token encodes the position for a client, which must not read it.
 func (p position) token(q Query) string {
-	p.Query = q.fingerprint()
+	p.Query, p.Asked = q.fingerprint(), q.asked()
 	b, _ := json.Marshal(p) //nolint:errchkjson // strings and a number
 	return base64.RawURLEncoding.EncodeToString(b)
 }
@@ -40,10 +41,19 @@ func parseContinue(q Query) (position, error) {
 	if p.Cluster == "" || p.Name == "" || p.ID <= 0 {
 		return position{}, fmt.Errorf("%w: it is damaged; list again without it", ErrContinue)
 	}
+	if p.Asked != 0 && p.Asked != q.asked() {
+		return position{}, fmt.Errorf("%w: it was returned for other parameters; ask with those, or list again without it", ErrContinue)
+	}
 	if p.Query != q.fingerprint() {
 		return position{}, fmt.Errorf("%w; list again without it", ErrOtherQuery)
 	}
 	return p, nil
+}
+
+// asked tells queries apart, whatever their limit and clusters: which clusters have what is asked for may change between two pages.
+func (q Query) asked() uint64 {
+	q.Clusters, q.Version, q.Interchangeable = nil, "", nil
+	return q.fingerprint()
 }
 
 // fingerprint tells queries apart, whatever their limit.

@@ -21,7 +21,7 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 	ids(s *statement, expression string, values []int64)
 	// labelValue writes the value of a label of o; NULL: it has none.
 	labelValue(s *statement, key string)
-	// labelCompare writes that a label is a number, and greater or less.
+	// labelCompare writes that a label is a number of digits that strconv.ParseInt reads as one of 64 bits, and greater or less.
 	labelCompare(s *statement, c labelCompare)
 	// like writes that a column is of a glob of several pieces.
 	like(s *statement, column string, g Glob)
@@ -207,6 +207,9 @@ func (c labelSet) write(s *statement) {
 }
 
 func (c sinceAtMost) write(s *statement) { s.sql("o.since <= ").arg(c.moment) }
+
+// largest is the largest number that labels are compared as.
+const largest = "9223372036854775807"
 
 func (c labelCompare) write(s *statement) { s.dialect.labelCompare(s, c) }
 

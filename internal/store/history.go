@@ -343,7 +343,7 @@ func (q Query) selects(r *Row) bool {
 		if err != nil {
 			return false
 		}
-		if is, ok := c.(fieldIs); ok {
+		if is, ok := c.(interface{ holds(body any) bool }); ok {
 			if body == nil && r.searched(&body) != nil || !is.holds(body) {
 				return false
 			}

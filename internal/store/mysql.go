@@ -42,10 +42,15 @@ func (mysqlDialect) labelValue(s *statement, key string) {
 	s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(pathOf([]string{key})).sql(")) AS BINARY)")
 }
 
+// labelCompare reads numbers as decimals, which have room for all the digits of a label.
 func (mysqlDialect) labelCompare(s *statement, c labelCompare) {
 	path := pathOf([]string{c.key})
-	s.sql("(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(path).sql(")) REGEXP '^[0-9]{1,18}$' AND CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").
-		arg(path).sql(")) AS SIGNED)" + operator(c)).arg(c.bound).sql(")")
+	number := func() { s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(path).sql(")) AS DECIMAL(65))") }
+	s.sql("(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(path).sql(")) REGEXP '^[0-9]+$' AND ")
+	number()
+	s.sql(" <= " + largest + " AND ")
+	number()
+	s.sql(operator(c)).arg(c.bound).sql(")")
 }
 
 func (mysqlDialect) ids(s *statement, expression string, values []int64) {

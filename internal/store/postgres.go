@@ -39,9 +39,11 @@ func (postgresDialect) labelValue(s *statement, key string) {
 func (d postgresDialect) labelCompare(s *statement, c labelCompare) {
 	s.sql("CASE WHEN ")
 	d.labelValue(s, c.key)
-	s.sql(" ~ '^[0-9]{1,18}$' THEN ")
+	s.sql(" ~ '^[0-9]+$' THEN ")
 	d.labelValue(s, c.key)
-	s.sql("::bigint").sql(operator(c)).arg(c.bound).sql("::bigint ELSE FALSE END")
+	s.sql("::numeric <= " + largest + " AND ")
+	d.labelValue(s, c.key)
+	s.sql("::numeric").sql(operator(c)).arg(c.bound).sql("::bigint ELSE FALSE END")
 }
 
 func (postgresDialect) ids(s *statement, expression string, values []int64) {

@@ -250,7 +250,7 @@ func (q Query) Unindexed() (out []string) {
 			if c.not {
 				out = append(out, "what field "+f.Path+" is not")
 			}
-		case fieldIs:
+		case fieldIs, labelIs:
 			out = append(out, "field "+f.Path)
 		}
 	}

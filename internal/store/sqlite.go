@@ -93,16 +93,20 @@ func (sqliteDialect) labelValue(s *statement, key string) {
 	s.sql("json_extract(o.labels, ").arg(pathOf([]string{key})).sql(")")
 }
 
-// labelCompare: values that are not numbers, or not of 64 bits, are neither greater nor less.
+// labelCompare: values that are not numbers, or not of 64 bits, are neither greater nor less. Numbers of as many digits compare as texts do.
 func (d sqliteDialect) labelCompare(s *statement, c labelCompare) {
 	d.labelValue(s, c.key)
 	s.sql(" <> '' AND ")
 	d.labelValue(s, c.key)
-	s.sql(" NOT GLOB '*[^0-9]*' AND length(")
+	s.sql(" NOT GLOB '*[^0-9]*' AND (length(ltrim(")
 	d.labelValue(s, c.key)
-	s.sql(") < 19 AND CAST(")
+	s.sql(", '0')) < 19 OR length(ltrim(")
 	d.labelValue(s, c.key)
-	s.sql(" AS INTEGER)").sql(operator(c)).arg(c.bound)
+	s.sql(", '0')) = 19 AND ltrim(")
+	d.labelValue(s, c.key)
+	s.sql(", '0') <= '" + largest + "') AND CAST(ltrim(")
+	d.labelValue(s, c.key)
+	s.sql(", '0') AS INTEGER)").sql(operator(c)).arg(c.bound)
 }
 
 // operator is that of a comparison.
@@ -127,14 +131,17 @@ func (sqliteDialect) element(n int) string {
 	return "CASE WHEN " + e + ".type IN ('object', 'array') THEN " + e + ".value END"
 }
 
+// text takes numbers as they are written: as values of SQL they would be written anew.
 func (d sqliteDialect) text(s *statement, element int, path FieldPath) {
 	if len(path) == 0 {
 		e := "e" + strconv.Itoa(element)
-		s.sql("CASE " + e + ".type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(" + e + ".atom AS TEXT) END")
+		s.sql("CASE " + e + ".type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' WHEN 'integer' THEN " + e + ".json -> " + e + ".fullkey WHEN 'real' THEN " +
+			e + ".json -> " + e + ".fullkey ELSE CAST(" + e + ".atom AS TEXT) END")
 		return
 	}
 	of, steps := d.element(element), stepsOf(path)
-	s.sql("CASE json_type(" + of + ", ").arg(steps).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ")
+	s.sql("CASE json_type(" + of + ", ").arg(steps).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' WHEN 'integer' THEN (" + of + ") -> ").arg(steps).
+		sql(" WHEN 'real' THEN (" + of + ") -> ").arg(steps).sql(" ")
 	if element > 0 { // of a list, nothing but values is compared
 		s.sql("WHEN 'object' THEN NULL WHEN 'array' THEN NULL ")
 	}

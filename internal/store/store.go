@@ -29,8 +29,8 @@ var (
 	ErrUnavailable = errors.New("the mirror's database cannot be used at present")
 	// ErrContinue: a continue token is damaged, or belongs to another query.
 	ErrContinue = errors.New("continue token is not of this query")
-	// ErrOtherQuery is an ErrContinue: the token is whole, and of another query.
-	ErrOtherQuery = fmt.Errorf("%w: it was returned for another", ErrContinue)
+	// ErrOtherQuery is an ErrContinue: the token is whole, and of the same query of other clusters.
+	ErrOtherQuery = fmt.Errorf("%w: it was returned for other clusters", ErrContinue)
 	// ErrNoHistory: nothing is kept of what the objects were, or not of that moment any more.
 	ErrNoHistory = errors.New("there is no history of it")
 	// ErrSelector: a selector says something that cannot be answered.

@@ -365,7 +365,7 @@ func testContinueIsChecked(t *testing.T, at string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q.Resource = "pods"
-			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) || errors.Is(err, ErrOtherQuery) != strings.HasPrefix(name, "Other") {
+			if _, err := s.List(t.Context(), q); !errors.Is(err, ErrContinue) || errors.Is(err, ErrOtherQuery) != (name == "OtherCluster") {
 				t.Errorf("%v, want ErrContinue", err)
 			}
 		})

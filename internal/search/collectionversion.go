@@ -1,0 +1,36 @@
+package search
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// otherVersions are warnings of types that a collection names in one version, and that clusters have in another: they are left out.
+func (s *Search) otherVersions(ctx context.Context, at location, one collection, p params) (warnings []string) {
+	named := s.types(one, p)
+	whatever := p
+	whatever.groups, whatever.resources = nil, nil
+	for _, group := range p.groups {
+		group, _, _ = strings.Cut(group, "/")
+		whatever.groups = append(whatever.groups, group)
+	}
+	for _, resource := range p.resources {
+		if parts := strings.Split(resource, "/"); len(parts) == 3 {
+			resource = parts[0] + "/" + parts[2]
+		}
+		whatever.resources = append(whatever.resources, resource)
+	}
+	for _, gvr := range s.types(one, whatever) {
+		if slices.Contains(named, gvr) {
+			continue
+		}
+		v, err := s.look(ctx, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}, p, "list")
+		if err != nil || len(v.kind.clusters) == 0 {
+			continue // it is not the caller's to know of, or not of these clusters
+		}
+		warnings = append(warnings, fmt.Sprintf("%s of %s are left out: they are in version %s", gvr.GroupResource(), enumerate(v.kind.clusters), gvr.Version))
+	}
+	return warnings
+}
