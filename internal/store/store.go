@@ -119,6 +119,7 @@ type Store struct {
 	salvaging  sync.WaitGroup
 	endSalvage context.CancelFunc // of the database that is open
 
+	readers  int             // how many queries run at once
 	patience time.Duration   // how long whoever finds no database open waits for one that is being opened
 	life     context.Context //nolint:containedctx // of what is opened, until Close
 	end      context.CancelFunc
@@ -138,12 +139,15 @@ type Option func(*Store)
 // Sealed has the store seal with keys, and open with them also what it reads while it is being opened: the past of a damaged file.
 func Sealed(keys *seal.Keys) Option { return func(s *Store) { s.SealWith(keys) } }
 
+// withReaders has so many queries run at once.
+func withReaders(n int) Option { return func(s *Store) { s.readers = n } }
+
 // Open opens or creates dir/mirror.db and brings its schema up to date. A file that is
 // damaged, or of a newer version, is set aside. While the file is locked by another
 // process, or the disk is full, the Store answers with ErrUnavailable and tries again; so it does while opening it takes longer than 30 s.
 // Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
-	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), patience: openPatience}
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience}
 	for _, set := range options {
 		set(s)
 	}
@@ -169,7 +173,7 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), patience: openPatience}
+	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience}
 	for _, set := range options {
 		set(s)
 	}
@@ -238,6 +242,7 @@ func (s *Store) open(ctx context.Context) {
 	if db != nil {
 		db.keeping, db.sealing, db.journal = s.keeping, &s.sealing, s.journal
 		s.journal.reset(db.epoch, db.seq)
+		db.read.SetMaxOpenConns(s.readers)
 		historyBytes.Set(float64(db.history.Load()))
 	}
 	s.mu.Lock()
@@ -462,13 +467,20 @@ func (s *Store) KeepHistory(h History) {
 // other error means that nothing may have been written, and the same changes can be
 // written again.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
-	return s.do(ctx, func(d *database) error {
-		err := d.apply(ctx, changes)
-		if _, ok := errors.AsType[*RejectedError](err); err != nil && !ok {
-			return err
-		}
-		return errors.Join(err, d.trim(ctx))
+	err := s.do(ctx, func(d *database) error {
+		return d.apply(ctx, changes)
 	})
+	if _, rejected := errors.AsType[*RejectedError](err); err == nil || rejected {
+		s.trim(ctx)
+	}
+	return err
+}
+
+// trim deletes history that is too old after a write. Where that fails, the write was done all the same.
+func (s *Store) trim(ctx context.Context) {
+	if err := s.do(ctx, func(d *database) error { return d.trim(ctx) }); err != nil {
+		s.log.Error(err, "Old history of the mirror cannot be deleted; it is tried again after the next write")
+	}
 }
 
 // List returns the next page of a query, ordered by cluster, namespace and name. Objects
@@ -591,12 +603,11 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 // type is left out: the database is not the one that they were written to, the type is not saved
 // there, or the database refused one of its rows.
 func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
-	return s.do(ctx, func(d *database) error {
-		if err := d.saveCheckpoints(ctx, checkpoints); err != nil {
-			return err
-		}
-		return d.trim(ctx)
-	})
+	err := s.do(ctx, func(d *database) error { return d.saveCheckpoints(ctx, checkpoints) })
+	if err == nil {
+		s.trim(ctx)
+	}
+	return err
 }
 
 // Checkpoint returns the state of the checkpoint that was saved last for a type of a cluster; nil:
