@@ -328,11 +328,8 @@ func (d *database) trim(ctx context.Context) error {
 	if d.history.Load() <= keep.Bytes && now.Before(d.trimmed.Add(trimEvery)) {
 		return nil
 	}
-	if d.patience > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.patience)
-		defer cancel()
-	}
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
 	oldest := now.Add(-keep.Time).UnixMilli()
 	var last, until, freed int64
 	n, done := 0, false

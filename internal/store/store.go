@@ -112,6 +112,9 @@ type Store struct {
 	epoch   string // of the server's database, as it was last seen
 	seq     int64
 
+	claimant claimant
+	rival    *rival // who took the server's database; nil: nobody. s.opening must be held
+
 	keeping *keeping
 	sealing atomic.Pointer[seal.Keys]
 	journal *journal
@@ -147,7 +150,7 @@ func withReaders(n int) Option { return func(s *Store) { s.readers = n } }
 // process, or the disk is full, the Store answers with ErrUnavailable and tries again; so it does while opening it takes longer than 30 s.
 // Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
-	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience}
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience, claimant: newClaimant()}
 	for _, set := range options {
 		set(s)
 	}
@@ -173,7 +176,7 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience}
+	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience, claimant: newClaimant()}
 	for _, set := range options {
 		set(s)
 	}
@@ -259,9 +262,9 @@ func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err 
 		db, err = s.openServer(ctx)
 		return db, nil, err
 	}
-	if db, err = openFile(ctx, s.path); unusable(err) {
+	if db, err = openFile(ctx, s.path, s.claimant); unusable(err) {
 		if err = s.setAside(err, 0); err == nil {
-			db, err = openFile(ctx, s.path)
+			db, err = openFile(ctx, s.path, s.claimant)
 		}
 	}
 	if err == nil {
@@ -274,12 +277,20 @@ func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err 
 
 // openServer opens the server's database. One that is not as it was left has lost what was written to it: it gets a new epoch.
 func (s *Store) openServer(ctx context.Context) (*database, error) {
-	db, err := s.server.open(ctx)
+	if err := s.leave(ctx); err != nil {
+		return nil, err
+	}
+	db, err := s.server.open(ctx, s.claimant)
 	if err != nil {
 		return nil, err
 	}
-	if s.epoch == "" || s.epoch == db.epoch && s.seq <= db.seq {
+	s.rival = nil
+	if s.epoch == "" || s.epoch == db.found.epoch && s.seq == db.found.seq {
 		s.epoch, s.seq = db.epoch, db.seq
+		if db.found.owner != "" {
+			s.log.Info("This server writes to the mirror's database now, and took it over from another, or from an earlier start. If the other still runs, stop one of the two, or give each a database or a schema of its own",
+				"server", s.server.address, "owner", s.claimant.owner, "previous", db.found.owner)
+		}
 		return db, nil
 	}
 	if err := db.renew(ctx); err != nil {
@@ -362,10 +373,13 @@ func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	}
 	err := f(db)
 	s.mu.RUnlock()
-	if err == nil || !errors.Is(err, errOther) && db.dialect.fault(err) != faultDamaged {
+	if err == nil || !errors.Is(err, errOther) && !errors.Is(err, errClaimed) && db.dialect.fault(err) != faultDamaged {
 		return classify(db.dialect, err)
 	}
 	s.replace(db, err)
+	if errors.Is(err, errClaimed) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
 	if s.server != nil {
 		return fmt.Errorf("%w: it is not as it was left, and is filled from the clusters: %w", ErrUnavailable, err)
 	}
@@ -411,7 +425,10 @@ func (s *Store) replace(db *database, why error) {
 		s.log.V(1).Info("Damaged database cannot be closed", "error", err.Error())
 	}
 	if s.server != nil {
-		s.epoch, s.seq = db.epoch, seq
+		if s.epoch, s.seq = db.epoch, seq; errors.Is(why, errClaimed) {
+			s.rival = &rival{}
+			s.log.Error(why, "Mirror's database was taken by another server", "server", s.server.address)
+		}
 	} else if err := s.setAside(why, seq); err != nil {
 		s.mu.Lock()
 		s.cause, s.next = err, time.Now().Add(reopenDelay)
