@@ -25,6 +25,9 @@ type database struct {
 	patience time.Duration // how long a write may take; 0: for ever
 	nearby   int           // rows that are passed over rather than counted
 
+	claim int64    // this writer's
+	found standing // what was found when it was claimed
+
 	mu         sync.Mutex           // held while writing
 	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
 	epoch      string
@@ -32,6 +35,8 @@ type database struct {
 	trimmed    time.Time
 	recording  bool     // the transaction tells what it does
 	told       []*Event // what it has told
+	unanswered *unanswered
+	answered   *answered
 	compressor compressor
 
 	keeping   *keeping
@@ -40,10 +45,8 @@ type database struct {
 	history   atomic.Int64               // about how many bytes
 	salvaging atomic.Bool                // what a damaged file had of the past is being read into this one
 
-	known    sync.RWMutex    // of what follows
-	clusters map[string]bool // whether they are being dropped
-	types    map[groupResource]int64
-	kinds    map[int64]schema.GroupResource // the reverse
+	known sync.RWMutex // of what follows
+	identities
 }
 
 type groupResource struct{ group, resource string }
@@ -59,20 +62,20 @@ var (
 )
 
 // openDatabase makes an open database usable: schema, statements, leftovers of an interrupted dropCluster.
-func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB) (*database, error) {
+func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB, c claimant) (*database, error) {
 	d := &database{
 		dialect: dialect, write: write, read: read, nearby: nearby, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
-		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]bool{},
+		incomplete: map[clusterType]bool{},
 	}
 	d.read.SetMaxOpenConns(readers)
 	d.read.SetMaxIdleConns(readers)
-	if err := d.prepare(ctx); err != nil {
+	if err := d.prepare(ctx, c); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
 }
 
-func (d *database) prepare(ctx context.Context) error {
+func (d *database) prepare(ctx context.Context, c claimant) error {
 	if err := migrate(ctx, d.dialect, d.write); err != nil {
 		return err
 	}
@@ -82,9 +85,12 @@ func (d *database) prepare(ctx context.Context) error {
 	if err := d.prepareBatches(ctx); err != nil {
 		return err
 	}
+	if err := d.acquire(ctx, c); err != nil {
+		return err
+	}
 	var history int64
-	if err := d.write.QueryRowContext(ctx, "SELECT id, seq, history_bytes FROM epoch").Scan(&d.epoch, &d.seq, &history); err != nil {
-		return fmt.Errorf("read the epoch: %w", err)
+	if err := d.write.QueryRowContext(ctx, "SELECT history_bytes FROM epoch").Scan(&history); err != nil {
+		return fmt.Errorf("read the size of the history: %w", err)
 	}
 	d.history.Store(history)
 	if err := d.learn(ctx); err != nil {
@@ -98,26 +104,9 @@ func (d *database) prepare(ctx context.Context) error {
 
 // learn reads which clusters and types there are, as readers do: one of their connections is open from the start, and stays
 // with the file when somebody removes its name.
-func (d *database) learn(ctx context.Context) error {
-	if err := each(ctx, d.read, "SELECT name, dropped FROM cluster", func(rows *sql.Rows) error {
-		var name string
-		var dropped bool
-		err := rows.Scan(&name, &dropped)
-		d.clusters[name] = dropped
-		return err
-	}); err != nil {
-		return fmt.Errorf("read clusters: %w", err)
-	}
-	if err := each(ctx, d.read, "SELECT id, grp, resource FROM type", func(rows *sql.Rows) error {
-		var id int64
-		var gr groupResource
-		err := rows.Scan(&id, &gr.group, &gr.resource)
-		d.types[gr], d.kinds[id] = id, schema.GroupResource{Group: gr.group, Resource: gr.resource}
-		return err
-	}); err != nil {
-		return fmt.Errorf("read types: %w", err)
-	}
-	return nil
+func (d *database) learn(ctx context.Context) (err error) {
+	d.identities, err = readIdentities(ctx, d.read) // of a damaged file, in part
+	return err
 }
 
 // querier is a database or a transaction.

@@ -78,7 +78,7 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 		if columns[2].Down { // from the end of the namespace
 			one.Offset = int(place.Objects - offset - n)
 		}
-		p, err := d.plan(ctx, one, position{}, false)
+		p, err := d.plan(ctx, db, one, position{}, false)
 		if err != nil || p == nil {
 			return nil, err
 		}
@@ -107,7 +107,7 @@ func (c OrderColumn) turn(comparison int) int {
 
 // fromNearer reads a page of an order that an index has, from that end of it which is nearer.
 func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found, error) {
-	p, err := d.plan(ctx, q, position{}, true)
+	p, err := d.plan(ctx, db, q, position{}, true)
 	if err != nil || p == nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found
 		q.Order, q.Offset = q.Order.back(), int(total-int64(q.Offset)-n)
 	}
 	q.Limit = int(n)
-	if p, err = d.plan(ctx, q, position{}, false); err != nil || p == nil {
+	if p, err = d.plan(ctx, db, q, position{}, false); err != nil || p == nil {
 		return nil, err
 	}
 	p.offset = q.Offset

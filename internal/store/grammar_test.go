@@ -254,7 +254,7 @@ func TestFewNamesLead(t *testing.T) {
 		write(t, s, rows...)
 		for name, tc := range queries {
 			tc.q.Resource = "pods"
-			p, err := s.db.plan(t.Context(), tc.q, position{}, false)
+			p, err := s.db.plan(t.Context(), s.db.read, tc.q, position{}, false)
 			check(t, err)
 			if few := p == nil || p.candidates != nil; few != tc.few {
 				t.Errorf("%s: few lead: %v", name, few)
@@ -309,7 +309,7 @@ func TestFewNamespacesLead(t *testing.T) {
 			for name, q := range map[string]Query{"Contains": contains, "Prefix": prefix} {
 				q.Order = order
 				q.Scopes = map[string][]string{"a": {"small", "none"}, "b": {"small"}, "gone": {"small"}}
-				p, err := s.db.plan(t.Context(), q, position{}, false)
+				p, err := s.db.plan(t.Context(), s.db.read, q, position{}, false)
 				check(t, err)
 				if p == nil || p.candidates != nil {
 					t.Errorf("%s, order %d: an index of all namespaces leads", name, order)

@@ -104,7 +104,7 @@ func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, ke
 	if key != "" {
 		lead = &pair{key: key}
 	}
-	p, err := d.planned(ctx, q, position{}, true, lead)
+	p, err := d.planned(ctx, db, q, position{}, true, lead)
 	if err != nil || p == nil {
 		return nil, err
 	}

@@ -159,7 +159,7 @@ func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 
 // listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
-	p, err := d.plan(ctx, q, after, false)
+	p, err := d.plan(ctx, d.read, q, after, false)
 	if err != nil {
 		return page, err
 	}

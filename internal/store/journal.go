@@ -262,7 +262,7 @@ func (s *Store) Since(gr schema.GroupResource, after Version) (events []*Event, 
 
 // tell has an event published when the transaction is committed. d.mu must be held.
 func (w *writer) tell(p place, o *object) {
-	if !w.recording {
+	if !w.recording || o.row != nil && o.id != 0 && w.repeats(p, o.row) {
 		return
 	}
 	e := &Event{Version: Version(o.seq)} // the journal adds the epoch

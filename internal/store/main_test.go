@@ -38,7 +38,9 @@ func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at str
 	}
 }
 
+// open opens a store with one reader, unless an option says otherwise: a request that holds a connection and waits for another never ends.
 func open(t testing.TB, at string, options ...Option) (*Store, error) {
+	options = append([]Option{withReaders(1)}, options...)
 	if strings.Contains(at, "://") {
 		return OpenDSN(t.Context(), at, options...)
 	}

@@ -418,7 +418,7 @@ func (mysqlDialect) migrations() [][]string {
 			word   varbinary(64) NOT NULL,
 			object bigint NOT NULL,
 			PRIMARY KEY (type, word, object)) ENGINE = InnoDB`,
-	)}
+	), addColumns("epoch", "claim bigint NOT NULL DEFAULT 0", "owner varchar(512) NOT NULL DEFAULT ''")}
 }
 
 // addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.

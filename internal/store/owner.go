@@ -69,7 +69,7 @@ func (q Query) check() error {
 
 // owners are the UIDs of those whose objects a query asks for: of the owner that it names, or of what is as many steps below it. Outside of what may
 // be seen nobody is looked for but in no namespace.
-func (d *database) owners(ctx context.Context, q Query) (uids []string, err error) {
+func (d *database) owners(ctx context.Context, db querier, q Query) (uids []string, err error) {
 	within := func(s *statement) {
 		s.sql(" AND o.cluster = ").arg(q.Clusters[0])
 		var namespaces []string
@@ -90,7 +90,7 @@ func (d *database) owners(ctx context.Context, q Query) (uids []string, err erro
 		if err := s.fits(); err != nil {
 			return nil, err
 		}
-		if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+		if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
 			var uid string
 			err := rows.Scan(&uid)
 			out = append(out, uid)
@@ -127,17 +127,17 @@ func (d *database) owners(ctx context.Context, q Query) (uids []string, err erro
 }
 
 // probe asks the indexes of names, of words and of times how many objects they lead to, and for those if they are few. The cheapest is asked first.
-func (d *database) probe(ctx context.Context, p *plan) error {
+func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	if p.owners != nil || p.name != "" {
 		return nil // they lead, to few
 	}
 	if p.narrow && len(p.spans) <= fewSpans && len(p.texts) == 0 && (p.prefix != "" || len(p.contains) > 0) {
-		if n, err := d.spanned(ctx, p); err != nil || n <= fewSpanned {
+		if n, err := d.spanned(ctx, db, p); err != nil || n <= fewSpanned {
 			return err // which are read sooner than an index of all namespaces
 		}
 	}
 	lead := func(s *statement, most int) (found []int64, ok bool, err error) {
-		if found, err = d.few(ctx, s, most); err == nil && len(found) <= most {
+		if found, err = d.few(ctx, db, s, most); err == nil && len(found) <= most {
 			slices.Sort(found)
 			p.candidates = slices.Compact(found)
 			return found, true, nil
@@ -180,7 +180,7 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 		s := &statement{dialect: d.dialect}
 		s.sql("SELECT o.id FROM object o WHERE o.type = ").arg(p.kind).sql(" AND ")
 		createdIn{p.since, p.until}.write(s)
-		found, err := d.few(ctx, s, fewCandidates)
+		found, err := d.few(ctx, db, s, fewCandidates)
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (d *database) probe(ctx context.Context, p *plan) error {
 }
 
 // spanned is how many objects of the type there are in the namespaces of a plan.
-func (d *database) spanned(ctx context.Context, p *plan) (n int64, err error) {
+func (d *database) spanned(ctx context.Context, db querier, p *plan) (n int64, err error) {
 	whole := make([]span, len(p.spans)) // of which nothing was read yet
 	for i, one := range p.spans {
 		whole[i] = span{cluster: one.cluster, namespace: one.namespace}
@@ -200,20 +200,20 @@ func (d *database) spanned(ctx context.Context, p *plan) (n int64, err error) {
 	if err := s.fits(); err != nil {
 		return 0, err
 	}
-	if err := d.read.QueryRowContext(ctx, s.text.String(), s.args...).Scan(&n); err != nil {
+	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error { return rows.Scan(&n) }, s.args...); err != nil {
 		return 0, fmt.Errorf("count what is in namespaces: %w", err)
 	}
 	return n, nil
 }
 
 // few reads the ids that a statement finds, until they are more than so many.
-func (d *database) few(ctx context.Context, s *statement, most int) (ids []int64, err error) {
+func (d *database) few(ctx context.Context, db querier, s *statement, most int) (ids []int64, err error) {
 	s.sql(" LIMIT ").arg(most + 1)
 	if err := s.fits(); err != nil {
 		return nil, err
 	}
 	ids = []int64{}
-	if err := each(ctx, d.read, s.text.String(), func(rows *sql.Rows) error {
+	if err := each(ctx, db, s.text.String(), func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		ids = append(ids, id)

@@ -93,7 +93,7 @@ func TestPlans(t *testing.T) {
 	for name, tc := range planned(t) {
 		t.Run(name, func(t *testing.T) {
 			tc.q.Resource, tc.q.Limit = "pods", 10
-			p, err := s.db.plan(t.Context(), tc.q, position{Cluster: "a", Namespace: "b", Name: "c", Created: 5, ID: 5}, false)
+			p, err := s.db.plan(t.Context(), s.db.read, tc.q, position{Cluster: "a", Namespace: "b", Name: "c", Created: 5, ID: 5}, false)
 			if err != nil || p == nil {
 				t.Fatal(p, err)
 			}
@@ -126,7 +126,7 @@ func TestPlans(t *testing.T) {
 			if tc.q.NamePrefix != "" {
 				tc.q.Order = ByName
 			}
-			p, err := s.db.plan(t.Context(), tc.q, position{}, true)
+			p, err := s.db.plan(t.Context(), s.db.read, tc.q, position{}, true)
 			check(t, err)
 			st := &statement{dialect: s.db.dialect}
 			s.db.dialect.count(st, p)
@@ -215,7 +215,7 @@ func TestServerPlans(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				tc.q.Resource, tc.q.Limit = "pods", 10
-				p, err := s.db.plan(t.Context(), tc.q, position{}, false)
+				p, err := s.db.plan(t.Context(), s.db.read, tc.q, position{}, false)
 				check(t, err)
 				st := &statement{dialect: s.db.dialect}
 				s.db.dialect.list(st, p)

@@ -544,5 +544,8 @@ func (postgresDialect) migrations() [][]string {
 		`CREATE OR REPLACE FUNCTION prose_words(words text) RETURNS tsvector LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS
 			$$BEGIN RETURN pg_catalog.array_to_tsvector(pg_catalog.array_remove(pg_catalog.string_to_array(pg_catalog.btrim(words), ' '), '.')); END$$`,
 		"CREATE INDEX prose_index ON prose USING gin (prose_words(words))",
+	}, {
+		// Who writes: claim is the sequence with which the owner claimed the database; 0: nobody has.
+		`ALTER TABLE epoch ADD COLUMN claim bigint NOT NULL DEFAULT 0, ADD COLUMN owner text NOT NULL DEFAULT ''`,
 	}}
 }

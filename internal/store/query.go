@@ -81,7 +81,7 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	if !q.At.IsZero() {
 		return d.listAt(ctx, q, after)
 	}
-	p, err := d.plan(ctx, q, after, false)
+	p, err := d.plan(ctx, d.read, q, after, false)
 	if err != nil || p == nil {
 		return page, err
 	}
@@ -144,7 +144,7 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	if q.NamePrefix != "" {
 		q.Order = ByName // the index of names leads
 	}
-	p, err := d.plan(ctx, q, position{}, true)
+	p, err := d.plan(ctx, d.read, q, position{}, true)
 	if err != nil || p == nil {
 		return 0, err
 	}
@@ -159,19 +159,20 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	return n, nil
 }
 
-// plan translates a query for what comes after a position, or to be counted; nil: that is nothing.
-func (d *database) plan(ctx context.Context, q Query, after position, counting bool) (*plan, error) {
-	return d.planned(ctx, q, after, counting, nil)
+// plan translates a query for what comes after a position, or to be counted; nil: that is nothing. It asks the indexes by db: a caller
+// that holds a connection hands it down, because one that waits for a second connection may wait for ever.
+func (d *database) plan(ctx context.Context, db querier, q Query, after position, counting bool) (*plan, error) {
+	return d.planned(ctx, db, q, after, counting, nil)
 }
 
 // planned is plan, where a declared field or label leads that has any value if it is not nil.
-func (d *database) planned(ctx context.Context, q Query, after position, counting bool, lead *pair) (*plan, error) {
+func (d *database) planned(ctx context.Context, db querier, q Query, after position, counting bool, lead *pair) (*plan, error) {
 	p, err := compile(q)
 	if err != nil || p == nil {
 		return nil, err
 	}
 	if q.chained() {
-		if p.owners, err = d.owners(ctx, q); err != nil || len(p.owners) == 0 {
+		if p.owners, err = d.owners(ctx, db, q); err != nil || len(p.owners) == 0 {
 			return nil, err
 		}
 	}
@@ -183,7 +184,7 @@ func (d *database) planned(ctx context.Context, q Query, after position, countin
 		return nil, nil
 	}
 	p.counting = counting
-	if err := d.probe(ctx, p); err != nil || p.candidates != nil && len(p.candidates) == 0 {
+	if err := d.probe(ctx, db, p); err != nil || p.candidates != nil && len(p.candidates) == 0 {
 		return nil, err
 	}
 	p.choose()

@@ -320,6 +320,7 @@ func (w *writer) grow() error {
 const trimEvery = time.Minute
 
 // trim deletes the oldest revisions, as far as they are too old or the history is too large: a chunk of them at a time, so that no write waits long for it.
+// It reads by the connection that writes: readers that are busy do not stop the writer.
 func (d *database) trim(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -327,10 +328,12 @@ func (d *database) trim(ctx context.Context) error {
 	if d.history.Load() <= keep.Bytes && now.Before(d.trimmed.Add(trimEvery)) {
 		return nil
 	}
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
 	oldest := now.Add(-keep.Time).UnixMilli()
 	var last, until, freed int64
 	n, done := 0, false
-	if err := each(ctx, d.read, say(d.dialect, "SELECT id, until, length(body) FROM revision ORDER BY id LIMIT ?"), func(rows *sql.Rows) error {
+	if err := each(ctx, d.write, say(d.dialect, "SELECT id, until, length(body) FROM revision ORDER BY id LIMIT ?"), func(rows *sql.Rows) error {
 		var id, end, size int64
 		if err := rows.Scan(&id, &end, &size); err != nil {
 			return err

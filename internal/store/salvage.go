@@ -79,7 +79,7 @@ func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err erro
 	case err == nil:
 		var a predecessor
 		// Else it was not set aside in the end, or this one took over already.
-		if json.Unmarshal(b, &a) == nil && d.seq == 0 {
+		if json.Unmarshal(b, &a) == nil && d.found.seq == 0 {
 			err = s.takeOver(ctx, d, a)
 		}
 		if err = cmp.Or(err, os.Remove(s.asideNote())); err != nil {
@@ -136,7 +136,6 @@ func openDamaged(path string, sealing *atomic.Pointer[seal.Keys]) (*database, er
 	read.SetMaxOpenConns(1)
 	return &database{
 		dialect: sqliteDialect{}, read: read, write: read, sealing: sealing,
-		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{},
 	}, nil
 }
 

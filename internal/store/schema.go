@@ -252,6 +252,11 @@ var sqliteMigrations = [][]string{
 		`INSERT INTO prose_words (prose_words, rank) VALUES ('pgsz', 1000)`,
 		`INSERT INTO prose_words (rowid, words) SELECT object, words FROM prose`,
 	},
+	// Who writes: claim is the sequence with which the owner claimed the database.
+	{
+		`ALTER TABLE epoch ADD COLUMN claim INTEGER NOT NULL DEFAULT 0`, // 0: nobody has
+		`ALTER TABLE epoch ADD COLUMN owner TEXT NOT NULL DEFAULT ''`,
+	},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

@@ -111,7 +111,7 @@ func parseMySQL(dsn string) (*server, error) {
 }
 
 // open connects to the server, and brings the schema of the database up to date.
-func (s *server) open(ctx context.Context) (*database, error) {
+func (s *server) open(ctx context.Context, c claimant) (*database, error) {
 	write, err := s.connect()
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func (s *server) open(ctx context.Context) (*database, error) {
 		return nil, errors.Join(err, write.Close())
 	}
 	write.SetMaxOpenConns(1)
-	db, err := openDatabase(ctx, s.dialect, write, read)
+	db, err := openDatabase(ctx, s.dialect, write, read, c)
 	if err != nil {
 		return nil, classify(s.dialect, err)
 	}

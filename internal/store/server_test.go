@@ -48,6 +48,8 @@ func consistent(t *testing.T, db *sql.DB, objects int) {
 		"SELECT count(*) FROM object WHERE id NOT IN (SELECT object FROM label)":      0,
 		"SELECT count(*) FROM object WHERE seq > (SELECT seq FROM epoch) OR seq < id": 0,
 		"SELECT count(*) - count(DISTINCT seq) FROM object":                           0,
+		"SELECT count(*) FROM object WHERE type NOT IN (SELECT id FROM type)":         0,
+		"SELECT count(*) FROM object WHERE cluster NOT IN (SELECT name FROM cluster)": 0,
 		"SELECT coalesce(sum(objects), 0) FROM tally":                                 objects,
 		miscounted: 0,
 	} {

@@ -39,7 +39,7 @@ var registered = sync.OnceValue(func() error {
 })
 
 // openFile opens the database in a file, and brings its schema up to date.
-func openFile(ctx context.Context, path string) (*database, error) {
+func openFile(ctx context.Context, path string, c claimant) (*database, error) {
 	if err := registered(); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func openFile(ctx context.Context, path string) (*database, error) {
 		return nil, errors.Join(err, write.Close())
 	}
 	write.SetMaxOpenConns(1)
-	return openDatabase(ctx, sqliteDialect{}, write, read)
+	return openDatabase(ctx, sqliteDialect{}, write, read, c)
 }
 
 // fileDSN names the database with the pragmas of each of its connections. The VFS unix-excl

@@ -112,6 +112,9 @@ type Store struct {
 	epoch   string // of the server's database, as it was last seen
 	seq     int64
 
+	claimant claimant
+	rival    *rival // who took the server's database; nil: nobody. s.opening must be held
+
 	keeping *keeping
 	sealing atomic.Pointer[seal.Keys]
 	journal *journal
@@ -119,6 +122,7 @@ type Store struct {
 	salvaging  sync.WaitGroup
 	endSalvage context.CancelFunc // of the database that is open
 
+	readers  int             // how many queries run at once
 	patience time.Duration   // how long whoever finds no database open waits for one that is being opened
 	life     context.Context //nolint:containedctx // of what is opened, until Close
 	end      context.CancelFunc
@@ -138,12 +142,15 @@ type Option func(*Store)
 // Sealed has the store seal with keys, and open with them also what it reads while it is being opened: the past of a damaged file.
 func Sealed(keys *seal.Keys) Option { return func(s *Store) { s.SealWith(keys) } }
 
+// withReaders has so many queries run at once.
+func withReaders(n int) Option { return func(s *Store) { s.readers = n } }
+
 // Open opens or creates dir/mirror.db and brings its schema up to date. A file that is
 // damaged, or of a newer version, is set aside. While the file is locked by another
 // process, or the disk is full, the Store answers with ErrUnavailable and tries again; so it does while opening it takes longer than 30 s.
 // Only a directory that cannot be used is an error.
 func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
-	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), patience: openPatience}
+	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience, claimant: newClaimant()}
 	for _, set := range options {
 		set(s)
 	}
@@ -169,7 +176,7 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), patience: openPatience}
+	s := &Store{server: server, log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience, claimant: newClaimant()}
 	for _, set := range options {
 		set(s)
 	}
@@ -238,6 +245,7 @@ func (s *Store) open(ctx context.Context) {
 	if db != nil {
 		db.keeping, db.sealing, db.journal = s.keeping, &s.sealing, s.journal
 		s.journal.reset(db.epoch, db.seq)
+		db.read.SetMaxOpenConns(s.readers)
 		historyBytes.Set(float64(db.history.Load()))
 	}
 	s.mu.Lock()
@@ -254,9 +262,9 @@ func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err 
 		db, err = s.openServer(ctx)
 		return db, nil, err
 	}
-	if db, err = openFile(ctx, s.path); unusable(err) {
+	if db, err = openFile(ctx, s.path, s.claimant); unusable(err) {
 		if err = s.setAside(err, 0); err == nil {
-			db, err = openFile(ctx, s.path)
+			db, err = openFile(ctx, s.path, s.claimant)
 		}
 	}
 	if err == nil {
@@ -269,12 +277,20 @@ func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err 
 
 // openServer opens the server's database. One that is not as it was left has lost what was written to it: it gets a new epoch.
 func (s *Store) openServer(ctx context.Context) (*database, error) {
-	db, err := s.server.open(ctx)
+	if err := s.leave(ctx); err != nil {
+		return nil, err
+	}
+	db, err := s.server.open(ctx, s.claimant)
 	if err != nil {
 		return nil, err
 	}
-	if s.epoch == "" || s.epoch == db.epoch && s.seq <= db.seq {
+	s.rival = nil
+	if s.epoch == "" || s.epoch == db.found.epoch && s.seq == db.found.seq {
 		s.epoch, s.seq = db.epoch, db.seq
+		if db.found.owner != "" {
+			s.log.Info("This server writes to the mirror's database now, and took it over from another, or from an earlier start. If the other still runs, stop one of the two, or give each a database or a schema of its own",
+				"server", s.server.address, "owner", s.claimant.owner, "previous", db.found.owner)
+		}
 		return db, nil
 	}
 	if err := db.renew(ctx); err != nil {
@@ -357,10 +373,13 @@ func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	}
 	err := f(db)
 	s.mu.RUnlock()
-	if err == nil || !errors.Is(err, errOther) && db.dialect.fault(err) != faultDamaged {
+	if err == nil || !errors.Is(err, errOther) && !errors.Is(err, errClaimed) && db.dialect.fault(err) != faultDamaged {
 		return classify(db.dialect, err)
 	}
 	s.replace(db, err)
+	if errors.Is(err, errClaimed) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
 	if s.server != nil {
 		return fmt.Errorf("%w: it is not as it was left, and is filled from the clusters: %w", ErrUnavailable, err)
 	}
@@ -406,7 +425,10 @@ func (s *Store) replace(db *database, why error) {
 		s.log.V(1).Info("Damaged database cannot be closed", "error", err.Error())
 	}
 	if s.server != nil {
-		s.epoch, s.seq = db.epoch, seq
+		if s.epoch, s.seq = db.epoch, seq; errors.Is(why, errClaimed) {
+			s.rival = &rival{}
+			s.log.Error(why, "Mirror's database was taken by another server", "server", s.server.address)
+		}
 	} else if err := s.setAside(why, seq); err != nil {
 		s.mu.Lock()
 		s.cause, s.next = err, time.Now().Add(reopenDelay)
@@ -462,13 +484,20 @@ func (s *Store) KeepHistory(h History) {
 // other error means that nothing may have been written, and the same changes can be
 // written again.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
-	return s.do(ctx, func(d *database) error {
-		err := d.apply(ctx, changes)
-		if _, ok := errors.AsType[*RejectedError](err); err != nil && !ok {
-			return err
-		}
-		return errors.Join(err, d.trim(ctx))
+	err := s.do(ctx, func(d *database) error {
+		return d.apply(ctx, changes)
 	})
+	if _, rejected := errors.AsType[*RejectedError](err); err == nil || rejected {
+		s.trim(ctx)
+	}
+	return err
+}
+
+// trim deletes history that is too old after a write. Where that fails, the write was done all the same.
+func (s *Store) trim(ctx context.Context) {
+	if err := s.do(ctx, func(d *database) error { return d.trim(ctx) }); err != nil {
+		s.log.Error(err, "Old history of the mirror cannot be deleted; it is tried again after the next write")
+	}
 }
 
 // List returns the next page of a query, ordered by cluster, namespace and name. Objects
@@ -591,12 +620,11 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 // type is left out: the database is not the one that they were written to, the type is not saved
 // there, or the database refused one of its rows.
 func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
-	return s.do(ctx, func(d *database) error {
-		if err := d.saveCheckpoints(ctx, checkpoints); err != nil {
-			return err
-		}
-		return d.trim(ctx)
-	})
+	err := s.do(ctx, func(d *database) error { return d.saveCheckpoints(ctx, checkpoints) })
+	if err == nil {
+		s.trim(ctx)
+	}
+	return err
 }
 
 // Checkpoint returns the state of the checkpoint that was saved last for a type of a cluster; nil:

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"orrery.dev/orrery/internal/words"
@@ -16,14 +15,15 @@ import (
 func (d *database) apply(ctx context.Context, changes []Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.identify(ctx, changes); err != nil {
-		return fmt.Errorf("write %d changes: %w", len(changes), err)
-	}
-	rejected, err := d.bisect(ctx, changes)
+	accepted, unidentified, err := d.identify(ctx, changes)
 	if err != nil {
 		return fmt.Errorf("write %d changes: %w", len(changes), err)
 	}
-	return errors.Join(rejected...)
+	rejected, err := d.bisect(ctx, accepted)
+	if err != nil {
+		return fmt.Errorf("write %d changes: %w", len(changes), err)
+	}
+	return errors.Join(append(unidentified, rejected...)...)
 }
 
 // bisect writes the changes, or, when the database refuses one of them, each half of them.
@@ -61,11 +61,11 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 // until the transaction ends: sequences are committed in their order. Whoever else wrote to the database, or
 // took it back to an earlier state, is noticed here. d.mu must be held.
 func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
-	if d.patience > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.patience)
-		defer cancel()
+	if err := d.settle(ctx); err != nil {
+		return err
 	}
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
 	d.recording, d.told = d.journal != nil && d.journal.recording(), nil
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -78,29 +78,15 @@ func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Con
 	if err != nil {
 		return errors.Join(err, rollback(d.dialect, tx))
 	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	d.seq = last
-	if d.journal != nil {
-		d.journal.commit(last, d.recording, d.told)
-	}
-	return nil
+	return d.end(ctx, tx, last)
 }
 
-// advance takes n sequences and returns the last one.
-func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64, err error) {
-	if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ?"), n); err != nil {
-		return 0, err
+// patiently bounds how long the database is waited for.
+func (d *database) patiently(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.patience == 0 {
+		return ctx, func() {}
 	}
-	var epoch string
-	if err := tx.QueryRowContext(ctx, "SELECT id, seq FROM epoch").Scan(&epoch, &last); err != nil {
-		return 0, err
-	}
-	if epoch != d.epoch || last-n < d.seq {
-		return 0, fmt.Errorf("%w: its epoch is %s with %d changes, and was %s with %d", errOther, epoch, last-n, d.epoch, d.seq)
-	}
-	return last, nil
+	return context.WithTimeout(ctx, d.patience)
 }
 
 // rollback ends a transaction that failed. The database has often ended it by then, which is no
@@ -111,59 +97,6 @@ func rollback(d dialect, tx *sql.Tx) error {
 		return nil
 	}
 	return err
-}
-
-// identify makes the clusters and types known that the changes write to. They are
-// committed before the rows, so that what is remembered of them is never rolled back.
-func (d *database) identify(ctx context.Context, changes []Change) error {
-	for i := range changes {
-		c := &changes[i]
-		if err := d.identifyOne(ctx, c.Cluster, groupResource{c.Group, c.Resource}); err != nil && d.dialect.fault(err) != faultRow {
-			return err
-		}
-	}
-	return nil
-}
-
-// identifyOne makes a cluster and a type known. What is left of a cluster of that name that is being dropped is
-// deleted before. d.mu must be held.
-func (d *database) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
-	d.known.RLock()
-	dropped, known := d.clusters[cluster]
-	_, typed := d.types[gr]
-	d.known.RUnlock()
-	if dropped {
-		if err := d.sweepOne(ctx, cluster, d.transact); err != nil {
-			return err
-		}
-		known = false
-	}
-	if !known {
-		if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
-			_, err := tx.ExecContext(ctx, say(d.dialect, "INSERT INTO cluster (name, dropped) VALUES (?, 0)"), cluster)
-			return err
-		}); err != nil {
-			return err
-		}
-		d.known.Lock()
-		d.clusters[cluster] = false
-		d.known.Unlock()
-	}
-	if typed {
-		return nil
-	}
-	var id int64
-	if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, seq int64) error {
-		id = seq
-		_, err := tx.ExecContext(ctx, say(d.dialect, "INSERT INTO type (id, grp, resource) VALUES (?, ?, ?)"), id, gr.group, gr.resource)
-		return err
-	}); err != nil {
-		return err
-	}
-	d.known.Lock()
-	d.types[gr], d.kinds[id] = id, schema.GroupResource{Group: gr.group, Resource: gr.resource}
-	d.known.Unlock()
-	return nil
 }
 
 // writer writes changes in one transaction.

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// A COMMIT whose answer is lost, as of a connection that is cut, was done or was not. The sequence says which: it is committed with
+// everything else, and nobody but this writer moves it. So the outcome is read from the row of the epoch, at once if the database
+// answers, or else before the next transaction. Until then nothing is written.
+
+// unanswered is a transaction whose COMMIT was not answered.
+type unanswered struct {
+	last     int64 // its last sequence
+	recorded bool
+	told     []*Event
+}
+
+// answered is a transaction that was reported as failed and turned out to be committed. Its caller writes the same again.
+type answered struct {
+	last   int64
+	states map[place]*Row // that it has told of; nil: deletions
+}
+
+// end commits a transaction, and takes note of what it did. Where the COMMIT is not answered it asks what became of it. d.mu must be held.
+func (d *database) end(ctx context.Context, tx *sql.Tx, last int64) error {
+	u := unanswered{last, d.recording, d.told}
+	if err := tx.Commit(); err != nil {
+		committed, askErr := d.outcome(ctx, u, nil)
+		if askErr != nil {
+			d.unanswered = &u
+			return errors.Join(err, askErr)
+		}
+		if !committed {
+			return err
+		}
+	}
+	d.committed(u)
+	return nil
+}
+
+// committed takes note of a transaction that was committed.
+func (d *database) committed(u unanswered) {
+	d.seq = u.last
+	if d.journal != nil {
+		d.journal.commit(u.last, u.recorded, u.told)
+	}
+}
+
+// settle finds out what became of a transaction whose COMMIT was not answered, if there is one, and takes note of what it did: of its
+// events, of clusters and types that it made known or deleted, and of the size of the history. d.mu must be held.
+func (d *database) settle(ctx context.Context) error {
+	u := d.unanswered
+	if u == nil {
+		return nil
+	}
+	ctx, cancel := d.patiently(ctx)
+	defer cancel()
+	var history int64
+	var known identities
+	committed, err := d.outcome(ctx, *u, func(tx *sql.Tx) (err error) {
+		if err = tx.QueryRowContext(ctx, "SELECT history_bytes FROM epoch").Scan(&history); err == nil {
+			known, err = readIdentities(ctx, tx)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("find out what became of the last transaction: %w", err)
+	}
+	d.unanswered = nil
+	d.known.Lock()
+	d.identities = known
+	d.known.Unlock()
+	d.grew(history - d.history.Load())
+	if !committed {
+		return nil
+	}
+	d.committed(*u)
+	d.answered = &answered{last: u.last, states: map[place]*Row{}}
+	for _, e := range u.told {
+		r := e.row()
+		d.answered.states[place{d.kind(groupResource{r.Group, r.Resource}), r.Cluster, r.Namespace, r.Name}] = e.After
+	}
+	return nil
+}
+
+// outcome says whether a transaction whose COMMIT was not answered was committed. It waits until the transaction has ended, whose
+// lock on the row of the epoch it takes. also reads what else is wanted.
+func (d *database) outcome(ctx context.Context, u unanswered, also func(tx *sql.Tx) error) (committed bool, err error) {
+	tx, err := d.write.BeginTx(ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	found, err := d.take(ctx, tx, 0)
+	if err == nil && found.seq == u.last && u.last != d.seq {
+		committed = true
+		found.seq = d.seq
+	}
+	if err == nil {
+		err = d.held(found)
+	}
+	if err == nil && also != nil {
+		err = also(tx)
+	}
+	return committed, errors.Join(err, rollback(d.dialect, tx))
+}
+
+// repeats says whether a row is, at its place, the state that a transaction has told of already: one that was reported as failed, and after
+// which nothing else was committed. d.mu must be held.
+func (d *database) repeats(p place, r *Row) bool {
+	if d.answered == nil {
+		return false
+	}
+	was := d.answered.states[p]
+	return was != nil && was.UID == r.UID && was.ResourceVersion == r.ResourceVersion && was.Version == r.Version && was.OwnerUID == r.OwnerUID &&
+		maps.Equal(was.Labels, r.Labels) && bytes.Equal(was.Body, r.Body)
+}
+
+// identities are the clusters and types that are known.
+type identities struct {
+	clusters map[string]bool // whether they are being dropped
+	types    map[groupResource]int64
+	kinds    map[int64]schema.GroupResource // the reverse
+}
+
+func readIdentities(ctx context.Context, db querier) (identities, error) {
+	known := identities{clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}}
+	if err := each(ctx, db, "SELECT name, dropped FROM cluster", func(rows *sql.Rows) error {
+		var name string
+		var dropped bool
+		err := rows.Scan(&name, &dropped)
+		known.clusters[name] = dropped
+		return err
+	}); err != nil {
+		return known, fmt.Errorf("read clusters: %w", err)
+	}
+	if err := each(ctx, db, "SELECT id, grp, resource FROM type", func(rows *sql.Rows) error {
+		var id int64
+		var gr groupResource
+		err := rows.Scan(&id, &gr.group, &gr.resource)
+		known.types[gr], known.kinds[id] = id, schema.GroupResource{Group: gr.group, Resource: gr.resource}
+		return err
+	}); err != nil {
+		return known, fmt.Errorf("read types: %w", err)
+	}
+	return known, nil
+}
+
+// identify makes the clusters and types known that the changes write to. They are committed before the rows, so that what is remembered of
+// them is never rolled back. It returns the changes whose cluster and type are known; the others are rejected: nothing is written of an
+// unknown type.
+func (d *database) identify(ctx context.Context, changes []Change) (accepted []Change, rejected []error, err error) {
+	type identity struct {
+		cluster string
+		groupResource
+	}
+	refused := map[identity]error{}
+	for i := range changes {
+		c := &changes[i]
+		gr := groupResource{c.Group, c.Resource}
+		if refused[identity{c.Cluster, gr}] != nil {
+			continue
+		}
+		if err := d.identifyOne(ctx, c.Cluster, gr); err != nil && d.dialect.fault(err) != faultRow {
+			return nil, nil, err
+		} else if err != nil {
+			refused[identity{c.Cluster, gr}] = err
+		}
+	}
+	if len(refused) == 0 {
+		return changes, nil, nil
+	}
+	for _, c := range changes {
+		err := refused[identity{c.Cluster, groupResource{c.Group, c.Resource}}]
+		if err == nil {
+			accepted = append(accepted, c)
+			continue
+		}
+		rejected = append(rejected, &RejectedError{
+			Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, Err: err,
+		})
+	}
+	return accepted, rejected, nil
+}
+
+// identifyOne makes a cluster and a type known. What is left of a cluster of that name that is being dropped is
+// deleted before. d.mu must be held.
+func (d *database) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
+	if err := d.settle(ctx); err != nil {
+		return err
+	}
+	d.known.RLock()
+	dropped, known := d.clusters[cluster]
+	_, typed := d.types[gr]
+	d.known.RUnlock()
+	if dropped {
+		if err := d.sweepOne(ctx, cluster, d.transact); err != nil {
+			return err
+		}
+		known = false
+	}
+	if !known {
+		if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
+			var name string
+			err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT name FROM cluster WHERE name = ?"), cluster).Scan(&name)
+			if errors.Is(err, sql.ErrNoRows) {
+				_, err = tx.ExecContext(ctx, say(d.dialect, "INSERT INTO cluster (name, dropped) VALUES (?, 0)"), cluster)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		d.known.Lock()
+		d.clusters[cluster] = false
+		d.known.Unlock()
+	}
+	if typed {
+		return nil
+	}
+	var id int64
+	if err := d.transact(ctx, 1, func(ctx context.Context, tx *sql.Tx, seq int64) error {
+		err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT id FROM type WHERE grp = ? AND resource = ?"), gr.group, gr.resource).Scan(&id)
+		if errors.Is(err, sql.ErrNoRows) {
+			id = seq
+			_, err = tx.ExecContext(ctx, say(d.dialect, "INSERT INTO type (id, grp, resource) VALUES (?, ?, ?)"), id, gr.group, gr.resource)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	d.known.Lock()
+	d.types[gr], d.kinds[id] = id, schema.GroupResource{Group: gr.group, Resource: gr.resource}
+	d.known.Unlock()
+	return nil
+}

@@ -1,0 +1,202 @@
+package testenv
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+)
+
+// CommitCut says where a connection is cut at a COMMIT.
+type CommitCut int
+
+// The cuts.
+const (
+	BeforeCommit CommitCut = iota // the COMMIT does not arrive
+	AfterCommit                   // the COMMIT is done, and its answer is lost
+	WhileCommit                   // the COMMIT is sent, and nobody waits for it
+	CommitCuts   = iota           // how many there are
+)
+
+// Commits is a TCP proxy before a database server, which cuts connections at a COMMIT.
+type Commits struct {
+	listener net.Listener
+	backend  func() (net.Conn, error)
+	frame    []byte // of a COMMIT, as drivers send it
+
+	mu      sync.Mutex
+	cut     *CommitCut // at the next COMMIT; nil: it passes
+	refused int        // connections to refuse after the cut
+	refuse  int        // connections to refuse from now on
+	done    int        // cuts so far
+	open    map[net.Conn]bool
+	serving sync.WaitGroup
+}
+
+// Commits starts a proxy before the server of a database that Create has made, and returns the DSN by which it is used.
+func (d *Database) Commits(t testing.TB, dsn string) (c *Commits, at string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = &Commits{listener: listener, open: map[net.Conn]bool{}}
+	proxy := listener.Addr().String()
+	network, address := "", ""
+	if d == PostgreSQL {
+		cfg, err := pgx.ParseConfig(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		network, address = "tcp", net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
+		if strings.HasPrefix(cfg.Host, "/") {
+			network, address = "unix", filepath.Join(cfg.Host, ".s.PGSQL."+strconv.Itoa(int(cfg.Port)))
+		}
+		u := url.URL{Scheme: "postgres", User: url.UserPassword(cfg.User, cfg.Password), Host: proxy, Path: "/" + cfg.Database, RawQuery: "sslmode=disable"}
+		at, c.frame = u.String(), []byte("Q\x00\x00\x00\x0bcommit\x00")
+	} else {
+		cfg, err := mysql.ParseDSN(strings.TrimPrefix(dsn, d.scheme))
+		if err != nil {
+			t.Fatal(err)
+		}
+		network, address = cfg.Net, cfg.Addr
+		cfg.Net, cfg.Addr, cfg.TLSConfig = "tcp", proxy, "false"
+		at, c.frame = d.scheme+cfg.FormatDSN(), []byte("\x07\x00\x00\x00\x03COMMIT")
+	}
+	c.backend = func() (net.Conn, error) { return net.Dial(network, address) }
+	c.serving.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			c.serving.Go(func() { c.serve(client) })
+		}
+	})
+	t.Cleanup(func() {
+		if err := listener.Close(); err != nil {
+			t.Error(err)
+		}
+		c.mu.Lock()
+		for conn := range c.open {
+			_ = conn.Close() // it is cut
+		}
+		c.mu.Unlock()
+		c.serving.Wait()
+	})
+	return c, at
+}
+
+// Next has the next COMMIT be cut, and then so many connections be refused.
+func (c *Commits) Next(cut CommitCut, refused int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut, c.refused = &cut, refused
+}
+
+// Done returns how many were cut.
+func (c *Commits) Done() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.done
+}
+
+// serve passes on what a client sends.
+func (c *Commits) serve(client net.Conn) {
+	c.mu.Lock()
+	refused := c.refuse > 0
+	if refused {
+		c.refuse--
+	}
+	c.open[client] = true
+	c.mu.Unlock()
+	defer c.close(client)
+	if refused {
+		return
+	}
+	server, err := c.backend()
+	if err != nil {
+		return
+	}
+	defer c.close(server)
+	c.mu.Lock()
+	c.open[server] = true
+	c.mu.Unlock()
+	swallow := make(chan struct{})
+	answers := make(chan error, 1)
+	go func() { answers <- pass(client, server, swallow) }()
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := client.Read(buffer)
+		cut := c.at(buffer[:n])
+		switch {
+		case cut == nil:
+			if _, writeErr := server.Write(buffer[:n]); err != nil || writeErr != nil {
+				c.close(client)
+				c.close(server)
+				<-answers
+				return
+			}
+			continue
+		case *cut == AfterCommit:
+			close(swallow)
+			_, err = server.Write(buffer[:n])
+			if err == nil {
+				<-answers // of the COMMIT, which the client is not told of
+			}
+		case *cut == WhileCommit:
+			_, _ = server.Write(buffer[:n]) // it arrives, or not
+		}
+		return
+	}
+}
+
+// at returns the cut at what a client sends; nil: none.
+func (c *Commits) at(sent []byte) *CommitCut {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut == nil || !bytes.Contains(sent, c.frame) {
+		return nil
+	}
+	cut := c.cut
+	c.cut, c.refuse = nil, c.refused
+	c.done++
+	return cut
+}
+
+func (c *Commits) close(conn net.Conn) {
+	c.mu.Lock()
+	delete(c.open, conn)
+	c.mu.Unlock()
+	_ = conn.Close() // it is cut
+}
+
+// pass passes on what a server answers, until the answer that is swallowed.
+func pass(client io.Writer, server io.Reader, swallow <-chan struct{}) error {
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := server.Read(buffer)
+		select {
+		case <-swallow:
+			return errors.Join(err, io.EOF)
+		default:
+		}
+		if n > 0 {
+			if _, writeErr := client.Write(buffer[:n]); writeErr != nil {
+				return writeErr
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
