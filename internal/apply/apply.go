@@ -110,6 +110,7 @@ type index interface {
 // templates is the part of template.Cache that the applier needs.
 type templates interface {
 	Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence)
+	Deletion(uid types.UID) metav1.DeletionPropagation
 	Subscribe(f func(template.Event))
 }
 

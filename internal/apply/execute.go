@@ -97,7 +97,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Judge:
 		return t.judge(ctx, a.Copy)
 	case Delete:
-		if err := t.queue.delete(ctx, t.binding, a.Copy, t.wanted.Intent == Vacate); err != nil {
+		if err := t.remove(ctx, a.Copy); err != nil {
 			return retry, false, true
 		}
 	case Unmark:

@@ -89,6 +89,9 @@ func (s *source) Get(gvk schema.GroupVersionKind, namespace, name string) (*unst
 	return nil, presence.Absent
 }
 
+// Deletion implements templates. Bindings of tests say themselves how their templates were deleted.
+func (s *source) Deletion(types.UID) metav1.DeletionPropagation { return "" }
+
 func (s *source) Subscribe(f func(template.Event)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

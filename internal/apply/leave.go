@@ -142,7 +142,7 @@ func (q *clusterQueue) empty(ctx context.Context, orphan, partly bool) error {
 				}
 				return nil
 			}
-			return q.delete(ctx, b, o, false)
+			return q.delete(ctx, b, o, false, b.Spec.DeletionPropagation)
 		})
 	}
 	failure := group.Wait()

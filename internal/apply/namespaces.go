@@ -367,7 +367,7 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 	}
 	_, err = q.client.Delete(ctx, namespaceObject(name), metav1.Preconditions{
 		UID: new(found.GetUID()), ResourceVersion: new(found.GetResourceVersion()),
-	})
+	}, metav1.DeletePropagationBackground)
 	if err == nil {
 		logr.FromContextOrDiscard(ctx).Info("deleted namespace", "namespace", name)
 	}

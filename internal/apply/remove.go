@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -18,8 +19,10 @@ import (
 
 // delete deletes a placed object, unless it would take what others made with it: then our marks
 // are taken off and it stays. unchanged deletes it only as it was seen: more of it may serve by
-// now than when it was decided that it may go.
-func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object, unchanged bool) error {
+// now than when it was decided that it may go. propagation says what becomes of what it owns.
+func (q *clusterQueue) delete(
+	ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object, unchanged bool, propagation metav1.DeletionPropagation,
+) error {
 	if o.Deleting {
 		return nil // its finalizers are at work
 	}
@@ -43,7 +46,7 @@ func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if unchanged {
 		conditions.ResourceVersion = &o.ResourceVersion
 	}
-	answer, err := q.client.Delete(ctx, objectOf(o), conditions)
+	answer, err := q.client.Delete(ctx, objectOf(o), conditions, propagation)
 	switch {
 	case apierrors.IsNotFound(err):
 		q.gone(o)
@@ -52,7 +55,7 @@ func (q *clusterQueue) delete(ctx context.Context, b *workv1alpha2.ResourceBindi
 		log.V(1).Info("not deleted", "error", err.Error())
 		return err
 	}
-	log.Info("deleted")
+	log.Info("deleted", "propagation", cmp.Or(propagation, metav1.DeletePropagationBackground))
 	if answer.GetKind() == "Status" {
 		q.gone(o) // the answer is the object while finalizers hold it
 	} else if answer.GetDeletionTimestamp() != nil {

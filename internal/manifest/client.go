@@ -221,12 +221,16 @@ func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, names
 // acceptMetadata asks for metadata only.
 const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// Delete deletes the object that has that UID; what it owns follows in the background.
-func (c Client) Delete(ctx context.Context, o Object, conditions metav1.Preconditions) (*unstructured.Unstructured, error) {
+// Delete deletes the object that fulfils the preconditions. The propagation says what becomes of the objects that it owns; the
+// empty one is Background.
+func (c Client) Delete(
+	ctx context.Context, o Object, conditions metav1.Preconditions, propagation metav1.DeletionPropagation,
+) (*unstructured.Unstructured, error) {
+	propagation = cmp.Or(propagation, metav1.DeletePropagationBackground)
 	body, err := json.Marshal(metav1.DeleteOptions{
 		TypeMeta:          metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
 		Preconditions:     &conditions,
-		PropagationPolicy: new(metav1.DeletePropagationBackground),
+		PropagationPolicy: &propagation,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode deletion of %s: %w", o, err)

@@ -1,26 +1,97 @@
 package placement
 
 import (
+	"context"
 	"fmt"
 	"slices"
-	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 )
 
-// DeletionWaitsFor returns the finalizers for which the deletion of a template waits, in the template's order. It returns none for a template
-// that is not deleted, and leaves out those that the hub's garbage collector takes off by itself. The copies stay until the template is gone.
-func DeletionWaitsFor(o metav1.Object) []string {
+// gone reports whether a template is as good as deleted: it only waits for the garbage collector of the hub, which deletes or orphans its
+// dependents there. With any other finalizer somebody is still at work on it, except that a deletion in the foreground deletes the
+// dependents first.
+func gone(o *unstructured.Unstructured) bool {
 	if o.GetDeletionTimestamp().IsZero() {
-		return nil
+		return false
 	}
-	return slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool {
-		return f == metav1.FinalizerDeleteDependents || f == metav1.FinalizerOrphanDependents
-	})
+	finalizers := o.GetFinalizers()
+	return slices.Contains(finalizers, metav1.FinalizerDeleteDependents) ||
+		len(finalizers) == 1 && finalizers[0] == metav1.FinalizerOrphanDependents
 }
 
-// DeletionWaits is a sentence about DeletionWaitsFor for people.
-func DeletionWaits(o metav1.Object) string {
-	return fmt.Sprintf("the object was deleted on the hub at %s, and its copies stay until these finalizers are off it: %s; who set them takes them off when its work is done",
-		o.GetDeletionTimestamp().UTC().Format("2006-01-02T15:04:05Z"), strings.Join(DeletionWaitsFor(o), ", "))
+// remove starts the deletion of the binding of a template that is gone. Before that, the binding is told the propagation with which the
+// template was deleted, so that clusters that do not answer now, and later processes of the server, know it.
+func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding) (ctrl.Result, error) {
+	propagation := binding.Propagation(b, c.templates.Deletion(b.Spec.Resource.UID))
+	if propagation != "" && b.Spec.DeletionPropagation == "" {
+		told := b.DeepCopy()
+		told.Spec.DeletionPropagation = propagation
+		patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
+		switch err := c.client.Patch(ctx, binding.Object(told), patch); {
+		case apierrors.IsConflict(err): // such as with the garbage collector, which removes the owner reference
+			return ctrl.Result{RequeueAfter: staleLook}, nil
+		case apierrors.IsNotFound(err):
+			return ctrl.Result{}, nil
+		case err != nil:
+			return ctrl.Result{}, fmt.Errorf("tell the binding of %s how it was deleted: %w", binding.TemplateOf(b), err)
+		}
+		b = told
+		c.follows(b)
+	}
+	if propagation == metav1.DeletePropagationOrphan && c.followersLag(b) {
+		return ctrl.Result{RequeueAfter: staleLook}, nil
+	}
+	if propagation != "" || !b.Spec.Owned {
+		if _, decided := c.decisions.of(b.UID); propagation == "" && !decided && b.DeletionTimestamp.IsZero() {
+			c.reporter.recorder.Eventf(binding.Object(b), nil, corev1.EventTypeWarning, "DeletionUnseen", "Delete",
+				"%s was deleted while no server ran, and its binding is of an earlier version, which does not tell with which propagation: "+
+					"its copies are deleted in the background", binding.TemplateOf(b))
+		}
+		return ctrl.Result{}, c.delete(ctx, b)
+	}
+	// The owner reference tells that the propagation was not Orphan, if the cache has the binding as it is.
+	err := c.deleteAt(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: staleLook}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// followersLag reports whether the binding of something that follows a template does not say yet that its copies stay. The pods that stay
+// when the template is deleted with propagation Orphan need what follows it.
+func (c *Controller) followersLag(b *workv1alpha2.ResourceBinding) bool {
+	lag := false
+	for t := range followed(b) {
+		f, _ := c.bindings.Of(t)
+		if f != nil && follower(f) && f.DeletionTimestamp.IsZero() && !f.Spec.PreserveResourcesOnDeletion {
+			c.enqueue(t)
+			lag = true
+		}
+	}
+	return lag
+}
+
+// noteDeletion completes the spec that a binding shall have with what it says of its owner, and of a deletion of the template that waits
+// for finalizers of others.
+func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured) {
+	want.Owned, want.DeletionPropagation = b == nil || b.Spec.Owned, c.templates.Deletion(o.GetUID())
+	if b != nil && b.Spec.DeletionPropagation != "" {
+		want.DeletionPropagation = b.Spec.DeletionPropagation
+	}
+}
+
+// setOwner gives a binding that is written the owner reference to its template. It is given once: the garbage collector may have removed it.
+func setOwner(b *workv1alpha2.ResourceBinding, had bool) {
+	if !had && b.Spec.Resource.UID != "" {
+		b.Spec.Owned, b.OwnerReferences = true, []metav1.OwnerReference{binding.Owner(&b.Spec)}
+	}
 }

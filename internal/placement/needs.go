@@ -89,6 +89,7 @@ func termsOf(b *workv1alpha2.ResourceBinding) string {
 	held := slices.DeleteFunc(slices.Clone(where), func(cluster string) bool { return !b.Spec.SuspendedOn(cluster) })
 	text, _ := json.Marshal([]any{ //nolint:errchkjson // plain data
 		where, held, b.Spec.PolicyRef, b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion, b.Spec.DependentOverrides, b.Spec.Priority(),
+		b.Spec.DeletionPropagation,
 	})
 	return string(text)
 }
@@ -400,7 +401,7 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 		Spec: &workv1alpha2.BindingSpec{
 			PolicyRef: first.PolicyRef, ConflictResolution: resolution, PropagateDeps: true, SchedulePriority: priority,
 			PreserveResourcesOnDeletion: slices.ContainsFunc(t.RequiredBy, func(n Need) bool {
-				return n.Binding.Spec.PreserveResourcesOnDeletion
+				return n.Binding.Spec.PreserveResourcesOnDeletion || n.Binding.Spec.DeletionPropagation == metav1.DeletePropagationOrphan
 			}),
 		},
 		Outcome: Outcome{

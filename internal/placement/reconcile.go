@@ -49,7 +49,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		}
 		// The binding of a template that was made anew is created when this one is gone,
 		// of which its last event tells us.
-		return ctrl.Result{}, c.delete(ctx, b)
+		return c.remove(ctx, b)
 	}
 
 	claims := settled(c.policies.Claims(o), b)
@@ -80,6 +80,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		c.retry(k, d)
 		return ctrl.Result{}, nil
 	}
+	c.noteDeletion(d.Spec, b, o)
 	written, err := c.write(ctx, k, b, *d.Spec)
 	if err != nil {
 		undo()
@@ -193,12 +194,6 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 	return nil, known
 }
 
-// gone says whether a template is as good as deleted: it only waits for its dependents on
-// the hub. Any other finalizer means that somebody is still at work on it.
-func gone(o *unstructured.Unstructured) bool {
-	return !o.GetDeletionTimestamp().IsZero() && slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents)
-}
-
 // gather collects what a decision is about, the fleet apart. read reads what a policy says about where.
 func (c *Controller) gather(
 	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
@@ -262,6 +257,7 @@ func (c *Controller) write(
 			},
 			Spec: want,
 		}
+		setOwner(created, false)
 		if err := c.client.Create(ctx, binding.Object(created)); err != nil {
 			return nil, fmt.Errorf("create binding of %s: %w", k, err)
 		}
@@ -272,6 +268,7 @@ func (c *Controller) write(
 	}
 	updated := b.DeepCopy()
 	updated.Spec = want
+	setOwner(updated, b.Spec.Owned)
 	controllerutil.AddFinalizer(updated, workv1alpha2.Finalizer)
 	patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
 	if err := c.client.Patch(ctx, binding.Object(updated), patch); err != nil {
@@ -282,11 +279,20 @@ func (c *Controller) write(
 
 // delete starts the deletion of a binding, and of no other of the same name.
 func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding) error {
+	err := c.deleteAt(ctx, b, client.Preconditions{UID: &b.UID})
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// deleteAt starts the deletion of a binding that fulfils preconditions.
+func (c *Controller) deleteAt(ctx context.Context, b *workv1alpha2.ResourceBinding, conditions client.Preconditions) error {
 	if !b.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	err := c.client.Delete(ctx, binding.Object(b), client.Preconditions{UID: &b.UID})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	err := c.client.Delete(ctx, binding.Object(b), conditions)
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete binding of %s: %w", binding.TemplateOf(b), err)
 	}
 	c.reservations.forget(b.UID)

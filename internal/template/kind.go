@@ -132,7 +132,10 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 			return objects.Watch(ctx, o)
 		},
 	}, c.dynamic), &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
-	if err := informer.SetTransform(strip); err != nil {
+	if err := informer.SetTransform(func(item any) (any, error) {
+		c.deletions.observe(item) // before the store tells that the object is gone
+		return strip(item)
+	}); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
 	}
 	if err := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {

@@ -43,6 +43,7 @@ type Cache struct {
 	mu          sync.RWMutex
 	kinds       map[schema.GroupVersionKind]*kind
 	start       func(*kind) // nil until the manager starts the cache
+	deletions   deletions
 	subscribers []func(Event)
 }
 

@@ -130,6 +130,17 @@ type BindingSpec struct {
 	// preserveResourcesOnDeletion as the policy says.
 	// +optional
 	PreserveResourcesOnDeletion bool `json:"preserveResourcesOnDeletion,omitempty"`
+	// deletionPropagation is the propagation with which the template was deleted, if it is not
+	// Background: its copies are deleted with the same. Orphan keeps what they own, such as pods;
+	// Foreground deletes that first.
+	// +kubebuilder:validation:Enum=Foreground;Orphan
+	// +optional
+	DeletionPropagation metav1.DeletionPropagation `json:"deletionPropagation,omitempty"`
+	// owned is true of a binding that was given an owner reference to its template. The garbage
+	// collector of the hub takes the reference off when the template is deleted with propagation
+	// Orphan: this tells a server that was down meanwhile.
+	// +optional
+	Owned bool `json:"owned,omitempty"`
 
 	// suspension holds changes back: dispatching as the policy says, scheduling as you say here.
 	// +optional

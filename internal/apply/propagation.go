@@ -1,0 +1,59 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/go-logr/logr"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/template"
+)
+
+// remove deletes a copy. The copies of a binding that is deleted go with the propagation with which the template was deleted; those that
+// move out of a cluster, or are left over, go in the background.
+func (t *task) remove(ctx context.Context, o mirror.Object) error {
+	propagation := metav1.DeletePropagationBackground
+	if t.wanted.Intent == Remove {
+		var err error
+		if propagation, err = t.queue.applier.propagation(ctx, t.binding); err != nil {
+			logr.FromContextOrDiscard(ctx).V(1).Info("not deleted yet", "object", objectOf(o).String(), "error", err.Error())
+			return err
+		}
+	}
+	return t.queue.delete(ctx, t.binding, o, t.wanted.Intent == Vacate, propagation)
+}
+
+// propagation returns the propagation with which the copies of a deleted binding are to be deleted. The garbage collector of the hub may
+// delete a binding before the deletion of its template is observed: then the template is read. The error says that it is not known yet.
+func (a *Applier) propagation(ctx context.Context, b *workv1alpha2.ResourceBinding) (metav1.DeletionPropagation, error) {
+	_, state := a.template(b)
+	if told := binding.Propagation(b, a.templates.Deletion(b.Spec.Resource.UID)); told != "" {
+		return told, nil
+	}
+	if state == presence.Absent || !b.Spec.Owned {
+		return metav1.DeletePropagationBackground, nil
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(binding.Kind(b))
+	err := a.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, live)
+	gone := apierrors.IsNotFound(err) || meta.IsNoMatchError(err) || err == nil && live.UID != b.Spec.Resource.UID
+	switch {
+	case gone && state == presence.Present:
+		return "", fmt.Errorf("%s was deleted, and how is about to be observed", binding.TemplateOf(b))
+	case gone:
+		return metav1.DeletePropagationBackground, nil
+	case err != nil:
+		return "", fmt.Errorf("read how %s is deleted: %w", binding.TemplateOf(b), err)
+	}
+	return cmp.Or(template.Propagation(live), metav1.DeletePropagationBackground), nil
+}

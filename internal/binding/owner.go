@@ -1,0 +1,31 @@
+package binding
+
+import (
+	"cmp"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// Owner returns the owner reference of a binding with that spec to its template. It blocks the template's owner deletion: a template that
+// is deleted with propagation Foreground stays until its binding, and so its copies, are gone.
+func Owner(s *workv1alpha2.BindingSpec) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: s.Resource.APIVersion, Kind: s.Resource.Kind, Name: s.Resource.Name, UID: s.Resource.UID, BlockOwnerDeletion: new(true),
+	}
+}
+
+// Propagation returns the propagation with which the template of a binding was deleted: Orphan, Foreground, or "" where nothing tells
+// of either. seen is what was observed of the deletion; "" if it was Background, or not observed. The garbage collector tells of Orphan by
+// removing the owner reference, which it does before the template goes. Call it only for a template that is gone or is going.
+func Propagation(b *workv1alpha2.ResourceBinding, seen metav1.DeletionPropagation) metav1.DeletionPropagation {
+	told := cmp.Or(b.Spec.DeletionPropagation, seen)
+	if told == "" && b.Spec.Owned && !slices.ContainsFunc(b.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return r.UID == b.Spec.Resource.UID
+	}) {
+		return metav1.DeletePropagationOrphan
+	}
+	return told
+}
