@@ -882,6 +882,23 @@ func TestAggregateOthers(t *testing.T) {
 			},
 			map[string]any{"active": int64(1), "ready": int64(1), "succeeded": int64(2), "startTime": "2026-01-01T00:00:05Z"},
 		},
+		"JobFailedSomewhere": {
+			`{apiVersion: batch/v1, kind: Job, status: {startTime: "2026-01-01T00:00:05Z"}}`,
+			[]Report{
+				report(t, "a", true, map[string]any{"failed": 1, "failure": "BackoffLimitExceeded", "startTime": "2026-01-01T00:00:05Z"}),
+				report(t, "b", true, map[string]any{"active": 1, "ready": 1, "startTime": "2026-01-01T00:00:06Z"}),
+				report(t, "c", false, nil),
+			},
+			map[string]any{"failed": int64(1), "startTime": "2026-01-01T00:00:05Z", "conditions": []any{
+				map[string]any{"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded", "message": "Failed in a.", "lastTransitionTime": now, "lastProbeTime": now},
+				map[string]any{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Failed in a.", "lastTransitionTime": now, "lastProbeTime": now},
+			}},
+		},
+		"JobOfAnEarlierVersionFailed": {
+			`{apiVersion: batch/v1, kind: Job, status: {startTime: "2026-01-01T00:00:05Z"}}`,
+			[]Report{report(t, "a", false, map[string]any{"failed": 1, "failure": "BackoffLimitExceeded"}), report(t, "b", true, nil)},
+			map[string]any{"failed": int64(1), "startTime": "2026-01-01T00:00:05Z"},
+		},
 		"JobFinishedStaysFinished": {
 			`{apiVersion: batch/v1, kind: Job, status: {succeeded: 2, conditions: [{type: Complete, status: "True"}]}}`,
 			[]Report{report(t, "c", true, map[string]any{"active": 1})},

@@ -92,7 +92,8 @@ func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 // aggregateJob adds up a Job. The API server holds the status of a Job to rules: what is
 // finished stays finished, counters do not go back, a start time does not change. So
 // that the hub's status can always be written, a cluster that left, or that runs a Job
-// that was finished elsewhere, does not undo what was reported before.
+// that was finished elsewhere, does not undo what was reported before. A Job that failed in
+// one cluster has failed, whatever the others still do: who waits for it waits no longer.
 func aggregateJob(in input, status map[string]any) {
 	t, reports, now := in.template, in.reports, in.now
 	present, _, _ := unstructured.NestedFieldNoCopy(t.Object, "status")
@@ -117,8 +118,7 @@ func aggregateJob(in input, status map[string]any) {
 
 	completed := which(reports, func(r Report) bool { return r.Current && text(r.Status, "completionTime") != "" })
 	failed := which(reports, func(r Report) bool { _, ok := r.Status[keyFailure]; return ok && r.Current })
-	if len(reports) > 0 && len(completed)+len(failed) == len(reports) {
-		end := latest(reports, "completionTime")
+	if len(failed) > 0 || len(reports) > 0 && len(completed) == len(reports) {
 		if start == "" {
 			start = now
 		}
@@ -127,7 +127,7 @@ func aggregateJob(in input, status map[string]any) {
 			status["conditions"] = failedJob(reports, failed, now)
 			return
 		}
-		end = max(end, start)
+		end := max(latest(reports, "completionTime"), start)
 		status["completionTime"] = end
 		status["conditions"] = []any{
 			conditionState{"SuccessCriteriaMet", corev1.ConditionTrue, "CompletionsReached", "Complete in every cluster."}.condition(nil, end, "lastProbeTime"),
