@@ -105,6 +105,7 @@ type index interface {
 	NamespaceLabels(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
+	Problem(cluster string, gr schema.GroupResource) error
 }
 
 // templates is the part of template.Cache that the applier needs.
@@ -179,7 +180,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },
 		recorded: a.saySuspicion,
 	}
-	a.survey = &survey{applier: a, seen: map[types.UID]bool{}}
+	a.survey = &survey{applier: a, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {
 		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
 		a.fences.SubscribeClusters(a.opened)

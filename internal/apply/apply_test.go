@@ -1,13 +1,9 @@
 package apply
 
 import (
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -23,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -600,30 +594,10 @@ func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 func TestAClusterThatCannotListATypeLeaves(t *testing.T) {
 	f := newFleet(t)
 	f.start()
-	target, err := url.Parse(testenv.Config(oakServer).Host)
-	f.must(err)
-	through, err := rest.TransportFor(testenv.Config(oakServer))
-	f.must(err)
-	proxy := &httputil.ReverseProxy{
-		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Header.Del("Authorization") },
-		Transport: through, FlushInterval: -1,
-	}
-	door := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/configmaps") {
-			http.Error(w, "etcd: damaged", http.StatusInternalServerError)
-			return
-		}
-		proxy.ServeHTTP(w, r)
+	f.join("fir", f.ill(oakServer, func(w http.ResponseWriter, _ *http.Request) bool {
+		http.Error(w, "etcd: damaged", http.StatusInternalServerError)
+		return true
 	}))
-	t.Cleanup(door.Close)
-	kubeconfig, err := clientcmd.Load(testenv.Kubeconfig(oakServer))
-	f.must(err)
-	for _, c := range kubeconfig.Clusters {
-		c.Server, c.CertificateAuthorityData = door.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: door.Certificate().Raw})
-	}
-	raw, err := clientcmd.Write(*kubeconfig)
-	f.must(err)
-	f.join("fir", raw)
 	fir := f.client(testenv.Config(oakServer))
 	ns := testenv.Namespace(t, testenv.Config(hubServer))
 	account := &unstructured.Unstructured{Object: map[string]any{

@@ -187,8 +187,14 @@ func (a *Applier) observed(e mirror.Event) {
 	if !ok {
 		return
 	}
-	if e.Type == mirror.Synced {
+	switch e.Type {
+	case mirror.Synced:
+		a.survey.listed(q.uid, e.Resource)
 		q.listed(e.Resource)
+	case mirror.Failed:
+		q.listed(e.Resource) // what awaits the list says why it goes on waiting
+		return
+	case mirror.Changed, mirror.Deleted:
 	}
 	if e.Resource == namespaceResource.GroupResource() {
 		switch e.Type {

@@ -93,8 +93,10 @@ type Seen struct {
 	Reachable bool
 	// Lost is true of a cluster that is known not to answer. Right after a start that is not known.
 	Lost bool
-	// Listed is true when every copy that the cluster may have is known.
-	Listed bool
+	// Listed is true when every copy that the cluster may have is known. Problem is why the cluster
+	// cannot list the type; empty: it can, or is at it.
+	Listed  bool
+	Problem string
 	// At says what is at the place of the manifest.
 	At       presence.Presence
 	AtObject Copy
@@ -221,6 +223,8 @@ func plan(w Wanted, s Seen, k Known) []Action {
 		return report(w.Reason, w.Message)
 	case !s.Reachable:
 		return planUnreachable(w, s, k)
+	case (!s.Listed || s.At == presence.Unknown) && s.Problem != "":
+		return append(planUnlisted(w, s, k), Action{Verb: Await})
 	case !s.Listed || s.At == presence.Unknown:
 		return []Action{{Verb: Await}}
 	case s.At == presence.Absent && k.Unsure:
@@ -247,6 +251,17 @@ func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	default:
 		return []Action{{Verb: Retry}} // it was not asked yet
 	}
+}
+
+// planUnlisted reports on a cluster that answers and cannot list the type: what was applied stays
+// applied, as far as is known.
+func planUnlisted(w Wanted, s Seen, k Known) []Action {
+	if k.Applied && k.Digest == w.Digest {
+		return report(workv1alpha2.ReasonFullyApplied, k.note(w))
+	}
+	return report(workv1alpha2.ReasonClusterUnreachable, fmt.Sprintf(
+		"the cluster cannot list %s, so whether %s is there is not known; it is placed once the list succeeds: %s",
+		w.Object.Resource.GroupResource(), w.Object, s.Problem))
 }
 
 // planPresent plans for a place that is taken.

@@ -215,6 +215,9 @@ func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	s := Seen{Reachable: q.member.Reachable(), Lost: q.member.Lost()}
 	if s.Reachable {
 		s.Listed = q.complete(b) // asked before the copies that it vouches for
+		if !s.Listed {
+			s.Problem = q.problem(b)
+		}
 	}
 	for _, o := range a.mirror.PlacedOf(b.UID, q.name()) {
 		s.Copies = append(s.Copies, a.copyOf(b, w.Source, o))
@@ -276,9 +279,21 @@ func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
 		return false
 	case api.Resource == "":
 		return true // nothing of a type can outlive it
+	case !api.HoldsCopies():
+		return true // nothing was ever placed of it
 	}
 	q.applier.mirror.Require(api.GroupVersionKind)
 	return q.applier.mirror.SyncedIn(q.name(), api.GroupVersionResource().GroupResource(), b.Namespace)
+}
+
+// problem is why the cluster cannot list the kind of a binding; empty: it can, or is at it.
+func (q *clusterQueue) problem(b *workv1alpha2.ResourceBinding) string {
+	if api, served := q.api(b); served == presence.Present || api.Resource != "" {
+		if err := q.applier.mirror.Problem(q.name(), api.GroupVersionResource().GroupResource()); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 // find asks the mirror for an object.

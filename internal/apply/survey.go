@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
@@ -13,17 +14,21 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// survey is the look of a process at what every cluster has, before it removes anything: that the
-// hub was restored from a backup may show in another cluster than the one in which something is
-// to go. Clusters that are known not to answer are not waited for; they are looked at once they
-// do.
+// survey looks, before this process removes anything, at the copies in every cluster: a copy in
+// another cluster than the one of the removal may show that the hub was restored from a backup.
+// A removal waits for what is being listed. A removal does not wait for a cluster that is known not to
+// answer, nor for a type that a cluster cannot list: one ill cluster must not hold up the removals
+// in all others. Both are looked at once they can be read.
 type survey struct {
 	applier *Applier
 
 	mu       sync.Mutex
 	finished bool
-	seen     map[types.UID]bool // the Clusters that were looked at
+	looked   map[types.UID]leftOut // by the UID of the Cluster
 }
+
+// leftOut are the types that a look at a cluster left out, with the error of the list.
+type leftOut map[schema.GroupResource]string
 
 // again makes the next removal ask which clusters are to be looked at: they have changed.
 func (s *survey) again() {
@@ -32,7 +37,17 @@ func (s *survey) again() {
 	s.finished = false
 }
 
-// done is true once every cluster that answers was looked at, and showed nothing.
+// listed makes the next removal look at a cluster again if the look before left the type out.
+func (s *survey) listed(cluster types.UID, gr schema.GroupResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.looked[cluster][gr]; ok {
+		s.finished = false
+		delete(s.looked, cluster)
+	}
+}
+
+// done reports whether every cluster that answers was looked at, and shows nothing.
 func (s *survey) done(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,59 +55,75 @@ func (s *survey) done(ctx context.Context) bool {
 		return true
 	}
 	members := s.applier.registry.Members()
-	var open []*member.Member
+	type readable struct {
+		member *member.Member
+		except leftOut
+	}
+	var open []readable
 	joined := make(map[types.UID]bool, len(members))
 	for _, m := range members {
 		uid := m.Cluster().UID
 		joined[uid] = true
-		if s.seen[uid] {
+		if _, ok := s.looked[uid]; ok {
 			continue
 		}
-		ready, lost := s.ready(m)
+		except, ready, lost := s.ready(m)
 		if lost {
 			continue
 		}
 		if !ready {
 			return false
 		}
-		open = append(open, m)
+		open = append(open, readable{m, except})
 	}
-	for uid := range s.seen {
+	for uid := range s.looked {
 		if !joined[uid] {
-			delete(s.seen, uid)
+			delete(s.looked, uid)
 		}
 	}
-	for _, m := range open {
-		if restored, err := s.look(ctx, m); err != nil || restored {
+	for _, r := range open {
+		if restored, err := s.look(ctx, r.member); err != nil || restored {
 			return false // it is looked at again, and restored says so from now on
 		}
-		s.seen[m.Cluster().UID] = true
+		s.looked[r.member.Cluster().UID] = r.except
+		for gr, problem := range r.except {
+			s.applier.log.Info("Removals in other clusters do not wait for a type that a cluster cannot list; copies of the type cannot show that the hub was restored from a backup",
+				"cluster", r.member.Name(), "resource", gr.String(), "problem", problem)
+		}
 	}
 	s.finished = true
 	return true
 }
 
-// ready says whether it is known what a cluster has; lost, that it does not answer.
-func (s *survey) ready(m *member.Member) (ready, lost bool) {
+// ready reports whether it is known what a cluster has, except for the types that the cluster
+// cannot list; lost, that the cluster does not answer.
+func (s *survey) ready(m *member.Member) (except leftOut, ready, lost bool) {
 	a := s.applier
 	if _, ok := a.queue(m.Name()); !ok {
-		return false, false
+		return nil, false, false
 	}
 	if !m.Reachable() {
 		lost = m.Lost()
 		if !lost {
 			a.log.V(1).Info("removals wait for a cluster to answer", "cluster", m.Name())
 		}
-		return false, lost
+		return nil, false, lost
 	}
+	except = leftOut{}
 	for _, gvk := range a.bindings.Kinds() {
 		api, served := m.APIs().Kind(gvk)
-		if served == presence.Present && api.Readable() && !a.mirror.Synced(m.Name(), api.GroupVersionResource().GroupResource()) {
-			a.log.V(1).Info("removals wait for a list", "cluster", m.Name(), "kind", gvk.String())
-			return false, false
+		gr := api.GroupVersionResource().GroupResource()
+		if served != presence.Present || !api.Readable() || !api.HoldsCopies() || a.mirror.Synced(m.Name(), gr) {
+			continue
 		}
+		problem := a.mirror.Problem(m.Name(), gr)
+		if problem == nil {
+			a.log.V(1).Info("removals wait for a list", "cluster", m.Name(), "kind", gvk.String())
+			return nil, false, false
+		}
+		except[gr] = problem.Error()
 	}
-	return true, false
+	return except, true, false
 }
 
 // look says whether anything in a cluster shows that the hub was restored.

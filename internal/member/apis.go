@@ -41,6 +41,12 @@ func (a API) GroupVersionResource() schema.GroupVersionResource {
 // Readable says whether the hub may read any of it.
 func (a API) Readable() bool { return a.Within == nil || len(a.Within) > 0 }
 
+// HoldsCopies reports whether copies of the type can be in the cluster: the hub places only what
+// it can list, watch and delete there.
+func (a API) HoldsCopies() bool {
+	return slices.Contains(a.Verbs, "list") && slices.Contains(a.Verbs, "watch") && slices.Contains(a.Verbs, "delete")
+}
+
 // APIs is a snapshot of what a cluster serves. The zero value knows nothing.
 type APIs struct {
 	all         []API

@@ -85,7 +85,6 @@ func newFollower(ctx context.Context, t *table, listed func()) *follower {
 // run follows the cluster until the table is stopped. Whatever fails is tried again.
 func (f *follower) run() {
 	t := f.table
-	m := t.cluster.mirror
 	defer f.recalling.Wait()
 	defer func() {
 		if f.slot != nil {
@@ -105,7 +104,7 @@ func (f *follower) run() {
 			}
 			t.cluster.mu.Unlock()
 			if news {
-				m.fleet.Refresh(t.cluster.name)
+				t.turned(err)
 			}
 		}
 		if err != nil {
@@ -187,8 +186,13 @@ func (f *follower) read(ctx context.Context) error {
 		return err
 	}
 	defer done()
+	late := time.AfterFunc(slowList, t.late)
+	defer late.Stop()
 	t.cluster.mu.Lock()
 	f.resuming, f.until, f.failures = false, 0, 0
+	if errors.Is(t.problem, errSlowList) { // of a list that was interrupted
+		t.problem = nil
+	}
 	if m.writer.pardon(t) {
 		t.forgetStored()
 	}

@@ -70,6 +70,8 @@ const (
 	Deleted
 	// Synced: a type was listed for the first time; there is no Namespace, Name or Binding.
 	Synced
+	// Failed: a type that was not listed yet has a Problem; there is no Namespace, Name or Binding.
+	Failed
 )
 
 // Event tells of a placed object, of a namespace, or that a type was listed. That a cluster
@@ -207,6 +209,17 @@ func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.listed()
+}
+
+// Problem returns why a type of a cluster is not Synced: the error of the last attempt to list it, or that its first list takes
+// long. nil: it is synced, is not mirrored, or is being listed.
+func (m *Mirror) Problem(cluster string, gr schema.GroupResource) error {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	if t == nil || t.synced {
+		return nil
+	}
+	return t.problem
 }
 
 // SyncedIn is Synced of a namespace, "" for all. Where the hub may read some namespaces alone, nothing is known of the others.

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -315,6 +316,31 @@ func (t *table) syncedNow() []Event {
 		t.cluster.wakeUp()
 	}
 	return []Event{{Type: Synced, Cluster: t.cluster.name, Resource: resourceOf(t.api)}}
+}
+
+// errSlowList is the problem of a type whose first list has not ended after slowList.
+var errSlowList = fmt.Errorf("the list has not ended after %s, and goes on", slowList)
+
+// late takes note that the list that runs takes long.
+func (t *table) late() {
+	t.cluster.mu.Lock()
+	news := !t.synced && t.problem == nil
+	if news {
+		t.problem = errSlowList
+	}
+	t.cluster.mu.Unlock()
+	if news {
+		t.turned(errSlowList)
+	}
+}
+
+// turned tells that a type that is not listed yet has a problem, or has none any more.
+func (t *table) turned(problem error) {
+	m := t.cluster.mirror
+	if problem != nil {
+		m.notify(Event{Type: Failed, Cluster: t.cluster.name, Resource: resourceOf(t.api)})
+	}
+	m.fleet.Refresh(t.cluster.name)
 }
 
 // publish tells what changed, and hands it to the store; it waits for the store to keep

@@ -28,7 +28,8 @@ const (
 	maxItemMessage      = 1024 // the schema's limit of appliedMessage
 	maxScheduledMessage = 1024 // it speaks of clusters that were not chosen
 	maxConditionMessage = 512
-	maxNamed            = 5 // clusters that a message speaks of
+	maxNamed            = 5   // clusters that a message speaks of
+	problemLength       = 160 // of what a cluster says of a type that it cannot list
 )
 
 // contact says what is known of a cluster's answering.
@@ -48,6 +49,7 @@ type view struct {
 	contact contact
 	result  *apply.Result  // nil: not known
 	listed  bool           // the mirror knows every object of the type
+	problem string         // why it does not: the cluster cannot list the type; empty: it is being listed, or that is not asked
 	object  *mirror.Object // nil: there is none, or it is not known
 
 	// recorded is what is known of a cluster from before this process started; nil: nothing.
@@ -407,7 +409,15 @@ func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 	}
 }
 
-// removal says which clusters keep a deleted binding from going, and the way out; nil: it
+// ill is what is said behind the name of a cluster that cannot list the type of a copy.
+func ill(problem string) string {
+	if problem == "" {
+		return ""
+	}
+	return " (it cannot list the type, so whether a copy is left is not known: " + cut(problem, problemLength) + ")"
+}
+
+// removal says which clusters keep a deleted binding from going, why, and the way out; nil: it
 // is about to go, or not known.
 func removal(views []view) *metav1.Condition {
 	var away, busy []string
@@ -416,7 +426,7 @@ func removal(views []view) *metav1.Condition {
 		case lost:
 			away = append(away, v.cluster)
 		case answers:
-			busy = append(busy, v.cluster)
+			busy = append(busy, v.cluster+ill(v.problem))
 		case unsure:
 		}
 	}

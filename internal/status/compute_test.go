@@ -522,6 +522,7 @@ func TestRemoval(t *testing.T) {
 		"Everywhere":  {nil, "", ""},
 		"NotKnownYet": {[]view{{cluster: "a"}}, "", ""},
 		"Busy":        {[]view{{cluster: "b", contact: answers}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonRemoving, "a, b"},
+		"CannotList":  {[]view{{cluster: "b", contact: answers, problem: "500"}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonRemoving, "a, b (it cannot list the type, so whether a copy is left is not known: 500)"},
 		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b"},
 	} {
 		t.Run(name, func(t *testing.T) {

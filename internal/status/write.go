@@ -277,7 +277,7 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 		v := view{
 			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
 			contact: w.contact(m, cluster), object: found[cluster], recorded: recorded[cluster],
-			listed: listed[cluster],
+			listed: listed[cluster], problem: w.problem(cluster, binding.Kind(b)),
 		}
 		if v.recorded == nil && w.recorded != nil {
 			if applied, health, ok := w.recorded(b.UID, cluster); ok {
@@ -310,6 +310,22 @@ func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	default:
 		return false
 	}
+}
+
+// problem is why a cluster that answers cannot list a kind; empty: it can, or is at it.
+func (w *writer) problem(cluster string, gvk schema.GroupVersionKind) string {
+	m, joined := w.registry.Member(cluster)
+	if !joined || !m.Reachable() {
+		return ""
+	}
+	api, served := m.APIs().Kind(gvk)
+	if served != presence.Present {
+		return ""
+	}
+	if err := w.mirror.Problem(cluster, api.GroupVersionResource().GroupResource()); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // asking is true while a cluster of the binding is being asked whether it answers, as all are after a start: what the status says
