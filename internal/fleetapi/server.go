@@ -134,11 +134,15 @@ func New(o Options) (*Server, error) {
 			changes.change()
 		}
 	})
-	roles, err := newRoles(context.Background(), o.Informers, changes.change)
+	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), nil, o.RBACOnly)
+	changes.telling = authorizer.forget
+	authorizer.roles, err = newRoles(context.Background(), o.Informers, func() {
+		authorizer.forget()
+		changes.change()
+	})
 	if err != nil {
 		return nil, err
 	}
-	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), roles, o.RBACOnly)
 	fleetSearch := search.New(search.Options{
 		Mirror: o.Mirror, Store: o.Store,
 		Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
