@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -27,6 +29,8 @@ type authorizer struct {
 	roles    *roles
 	// alone is true if the hub authorizes by RBAC and nothing else.
 	alone bool
+	// generation counts the changes of the hub's RBAC that were seen. A verdict of before is asked again.
+	generation atomic.Uint64
 }
 
 const (
@@ -37,6 +41,9 @@ const (
 func newAuthorizer(reviews authorizationclient.SubjectAccessReviewInterface, r *roles, alone bool) *authorizer {
 	return &authorizer{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept), roles: r, alone: alone}
 }
+
+// forget has the hub asked again for what it was asked before.
+func (a *authorizer) forget() { a.generation.Add(1) }
 
 // resource returns nil if the user of ctx may do that, and else what to tell them.
 func (a *authorizer) resource(ctx context.Context, what authorizationv1.ResourceAttributes) error {
@@ -110,7 +117,9 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 	if err != nil {
 		return who, verdict, fmt.Errorf("encode access review: %w", err)
 	}
-	if known, ok := a.verdicts.Get(string(key)); ok {
+	// The generation is of before the hub is asked: an answer that a change overtakes is not found afterwards.
+	remembered := strconv.FormatUint(a.generation.Load(), 10) + string(key)
+	if known, ok := a.verdicts.Get(remembered); ok {
 		return who, known.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is put in
 	}
 	answered, err := a.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
@@ -118,7 +127,7 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 		return who, verdict, fmt.Errorf("ask the hub what user %q may do: %w", who.GetName(), err)
 	}
 	if answered.Status.EvaluationError == "" {
-		a.verdicts.Add(string(key), answered.Status, verdictLifetime)
+		a.verdicts.Add(remembered, answered.Status, verdictLifetime)
 	}
 	return who, answered.Status, nil
 }

@@ -6,18 +6,22 @@ import (
 	"time"
 )
 
-// grants tell those who wait that somebody may see something else than before. What happens within a moment is told at once.
+// grants tell those who wait that somebody may see something else than before. What happens within a moment is told at once, and
+// what happens while that is about to be told, once more: the hub's authorizer may not know of it yet.
 type grants struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	due     bool
+	again   bool // something changed since it is due
 	ringer  *time.Timer
+	// telling is called before those who wait are told.
+	telling func()
 }
 
 const grantsWindow = time.Second
 
 func newGrants() *grants {
-	g := &grants{changed: make(chan struct{})}
+	g := &grants{changed: make(chan struct{}), telling: func() {}}
 	g.ringer = time.AfterFunc(math.MaxInt64, g.ring)
 	return g
 }
@@ -33,15 +37,21 @@ func (g *grants) wait() <-chan struct{} {
 func (g *grants) change() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.due {
-		g.due = true
-		g.ringer.Reset(grantsWindow)
+	if g.due {
+		g.again = true
+		return
 	}
+	g.due = true
+	g.ringer.Reset(grantsWindow)
 }
 
 func (g *grants) ring() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.telling()
 	close(g.changed)
-	g.changed, g.due = make(chan struct{}), false
+	g.changed, g.due, g.again = make(chan struct{}), g.again, false
+	if g.due {
+		g.ringer.Reset(grantsWindow)
+	}
 }

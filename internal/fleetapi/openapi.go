@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/proxy"
 	"orrery.dev/orrery/internal/search"
 )
 
@@ -79,6 +80,9 @@ func isOpenAPI(path string) (cluster, document string, ok bool) {
 func (o *openAPI) serve(w http.ResponseWriter, r *http.Request, cluster, document string) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "openapi"}, r.Method)
+	}
+	if proxy.HasDots(document) { // the hub is asked as an administrator: behind a front end that cleans paths it would answer with any object
+		return apierrors.NewBadRequest(fmt.Sprintf("path %q: segments . and .. are refused: they lead out of the documents", document))
 	}
 	all, custom, err := o.search.Versions(r.Context(), cluster)
 	if err != nil {

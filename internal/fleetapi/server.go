@@ -123,18 +123,26 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	changes := newGrants()
-	o.Fleet.SubscribeFences(func(sets.Set[string]) { changes.change() })
+	changes, fenced := newGrants(), newGenerations()
+	o.Fleet.SubscribeFences(func(namespaces sets.Set[string]) {
+		fenced.changed(namespaces)
+		changes.change()
+	})
 	o.Fleet.Subscribe(func(c fleet.Change) {
+		fenced.moved(c)
 		if c.What&(fleet.Membership|fleet.Labels) != 0 { // by which fences select
 			changes.change()
 		}
 	})
-	roles, err := newRoles(context.Background(), o.Informers, changes.change)
+	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), nil, o.RBACOnly)
+	changes.telling = authorizer.forget
+	authorizer.roles, err = newRoles(context.Background(), o.Informers, func() {
+		authorizer.forget()
+		changes.change()
+	})
 	if err != nil {
 		return nil, err
 	}
-	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), roles, o.RBACOnly)
 	fleetSearch := search.New(search.Options{
 		Mirror: o.Mirror, Store: o.Store,
 		Ready:     func() bool { return o.Fleet.Synced() && o.Mirror.Recalled() },
@@ -142,7 +150,7 @@ func New(o Options) (*Server, error) {
 		Authorize: authorizer.resource, Namespaces: authorizer.namespaces,
 		Fence:  func() (search.Fence, error) { return fences(o.Fleet) },
 		Made:   o.Fleet.Made,
-		Grants: changes.wait,
+		Grants: changes.wait, UntoldRights: !o.RBACOnly, Generation: fenced.of,
 		Live: func(name string) (search.Live, bool) {
 			m, ok := o.Registry.Member(name)
 			return liveMember{m}, ok

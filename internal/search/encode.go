@@ -34,6 +34,8 @@ type encoder struct {
 	wire wire
 	// of is what objects are encoded as, if not in a table.
 	of schema.GroupVersionKind
+	// tag is that of the caller's rights, in the versions of objects.
+	tag int64
 }
 
 // encoder returns the encoder of a form.
@@ -87,7 +89,7 @@ func (s *Search) formed(
 
 // one answers with a single object: a table has one row, other forms are the object.
 func (e encoder) one(w http.ResponseWriter, row store.Row) error {
-	item, err := e.single(row)
+	item, err := e.single(e.tagged(row))
 	if err == nil {
 		err = e.wire.answer(w, item)
 	}
@@ -118,7 +120,8 @@ func (e encoder) single(row store.Row) (any, error) {
 	return table, nil
 }
 
-// sharing is what the JSON of an object depends on that a watch is told of: the state of the object, and how it is shown. Nobody's rights are among it.
+// sharing is what the JSON of an object depends on that a watch is told of: the state of the object, and how it is shown. Of the caller's rights it is the
+// tag in the version.
 type sharing struct {
 	body    *byte
 	changed store.Version
@@ -136,6 +139,7 @@ const (
 
 // told is what a watch tells of a row.
 func (s *Search) told(e encoder, row store.Row) (any, error) {
+	row = e.tagged(row)
 	if e.shares == nil || len(row.Body) == 0 {
 		return e.single(row)
 	}
@@ -266,7 +270,7 @@ func (e encoder) encoded(ctx context.Context, rows []store.Row, left *omissions)
 func leftOut(err error) string { return "left out, since it cannot be shown: " + err.Error() }
 
 func (e encoder) encode(row store.Row) ([]byte, error) {
-	item, err := e.item(row)
+	item, err := e.item(e.tagged(row))
 	if err != nil {
 		return nil, err
 	}
@@ -292,6 +296,7 @@ type pager struct {
 	before  int   // how many rows are on the pages before
 	total   int64 // how many rows there are on all pages; 0: it is not known
 	last    bool  // no token is wanted
+	rights  int64 // the tag of the caller's
 
 	keep       keep   // of what is read; nil: all
 	exact      bool   // what is selected must be as it was at the version
@@ -305,7 +310,7 @@ func (s *Search) pages(v view, p params, asked store.Version) (*pager, error) {
 	if v.keep != nil && p.offset > 0 {
 		return nil, apierrors.NewBadRequest("parameter offset: what q or filter ask for is looked for in objects, page by page; go on with continue")
 	}
-	pages := &pager{search: s, query: v.query, limit: p.limit, keep: v.keep, tag: p.asked.tag(), before: p.offset, last: p.noContinue}
+	pages := &pager{search: s, query: v.query, limit: p.limit, keep: v.keep, tag: p.asked.tag(), before: p.offset, last: p.noContinue, rights: v.seen.tag}
 	if p.exact {
 		pages.version, pages.exact = asked, true
 	}
@@ -389,7 +394,7 @@ func (p *pager) resourceVersion() string {
 	if !p.query.At.IsZero() {
 		return ""
 	}
-	return p.version.String()
+	return p.version.Tagged(p.rights).String()
 }
 
 // next are the next rows; none: there are no more, or the rest is for another request.

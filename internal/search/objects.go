@@ -92,7 +92,10 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if err != nil {
 		return err
 	}
-	asked, err := s.asked(ctx, p)
+	asked, err := s.asked(ctx, p, v.seen.tag)
+	if apierrors.IsResourceExpired(err) {
+		asked, err = s.asked(ctx, p, 0) // a search of all types, and a collection, have versions without a tag
+	}
 	if err != nil {
 		return err
 	}
@@ -122,6 +125,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		if err != nil {
 			return err
 		}
+		enc.tag = v.seen.tag
 		warnOfLoss(w, at, as)
 		switch err := s.answer(ctx, w, at, p, v, asked, enc); {
 		case errors.Is(err, errLongInProtobuf):

@@ -39,7 +39,7 @@ func starting() error {
 
 // expired says that a version is not one from which on the changes are known: the client lists again.
 func expired() error {
-	return apierrors.NewResourceExpired("the resourceVersion is too old, or not one of the fleet's: list again, and go on from the version of that list")
+	return apierrors.NewResourceExpired("the resourceVersion is too old, of other rights than yours are now, or not one of the fleet's: list again, and go on from the version of that list")
 }
 
 // tooLarge says that a version is not there yet, as API servers do.

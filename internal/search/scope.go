@@ -20,6 +20,7 @@ type scope struct {
 	young []string
 	// refused is why the caller does not see all namespaces, who asked for all of them.
 	refused error
+	tag     int64 // of these rights, in the versions that the caller gets
 }
 
 // authorize asks the hub whether the caller may see what they ask for, and returns how much of
@@ -46,11 +47,11 @@ func (s *Search) authorize(ctx context.Context, at location, p params, verb stri
 			return scope{}, err
 		}
 	}
-	fence, err := s.Fence()
+	seen, err := s.fenced(ctx, namespaces, nil)
 	if err != nil {
 		return scope{}, err
 	}
-	return s.then(scope{fence: fence, namespaces: namespaces}, p)
+	return s.then(seen, p)
 }
 
 // authorizeSome finds what a caller may see who may not see all. What is in no namespace needs a right to all: one object by its name,
@@ -66,11 +67,11 @@ func (s *Search) authorizeSome(ctx context.Context, at location, what authorizat
 	if len(namespaces) == 0 {
 		return scope{}, refused
 	}
-	fence, err := s.Fence()
+	seen, err := s.fenced(ctx, namespaces, refused)
 	if err != nil {
 		return scope{}, err
 	}
-	return s.then(scope{fence: fence, namespaces: namespaces, refused: refused}, p)
+	return s.then(seen, p)
 }
 
 // then leaves the namespaces that the hub had at the moment asked for. What a cluster had in a namespace before the hub made its own is not for who has

@@ -92,7 +92,7 @@ type Fence interface {
 	Allowed(namespace, cluster string) bool
 }
 
-// Options of a Search. All of them are required.
+// Options of a Search. All of them are required, but for those of which it is said what their zero value means.
 type Options struct {
 	Mirror Mirror
 	Store  Store
@@ -111,6 +111,11 @@ type Options struct {
 	Made func(namespace string) (time.Time, bool)
 	// Grants is closed when what Authorize, Namespaces or Fence say may have changed: then there is another.
 	Grants func() <-chan struct{}
+	// UntoldRights is true if rights may change and Grants is not closed. Then watches ask for them every few seconds.
+	UntoldRights bool
+	// Generation counts the changes of which clusters a namespace of the hub may use, but for clusters that join or leave. It changes
+	// after what Fence returns. nil: it never changes.
+	Generation func(namespace string) uint64
 	// Live is a cluster to be asked itself; false: there is none of the name.
 	Live func(cluster string) (Live, bool)
 	// Version is what the fleet says it is; clients compare their own with it.
@@ -174,11 +179,13 @@ type Search struct {
 	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
 	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
 	encoded *lru.Cache    // the JSON of objects that watches were told of, by sharing: most are told to several
+
+	predecessors *predecessors
 }
 
 // New returns a Search.
 func New(o Options) *Search {
-	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery, encoded: lru.New(mostShared)}
+	return &Search{Options: o, asker: newAsker(o.Live), slowest: time.Minute, longest: longestQuery, encoded: lru.New(mostShared), predecessors: newPredecessors()}
 }
 
 // Serve answers the request for path, which is escaped and relative to the root of the

@@ -126,6 +126,7 @@ type fleet struct {
 	starting bool                 // it is not known yet what there is
 	mu       sync.Mutex           // of some, where it changes
 	grants   atomic.Value         // a chan struct{}
+	changes  map[string]uint64    // of which clusters a namespace may use
 }
 
 // Allowed implements Fence.
@@ -181,6 +182,11 @@ func fleetOf(t testing.TB, s *store.Store, dir string, clusters ...string) *flee
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return f.made[namespace], true
+		},
+		Generation: func(namespace string) uint64 {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.changes[namespace]
 		},
 		Grants: func() <-chan struct{} { return f.grants.Load().(chan struct{}) },
 		Live: func(cluster string) (Live, bool) {

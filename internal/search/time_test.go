@@ -348,7 +348,9 @@ func TestPredecessor(t *testing.T) {
 	f.made = map[string]time.Time{"shop": now().Add(-time.Second)} // told in whole seconds, it may have been any moment of that one
 	f.change(t, "oak", "pods", "old", "kubectl", newObject(podKind, "shop", "stays", "status.phase=Failed"))
 	after := now()
-	young := f.version(t, "/api/v1/pods")
+	f.denied, f.some = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace == "" }, []string{"blog", "shop"}
+	young := f.version(t, "/api/v1/namespaces/shop/pods")
+	f.denied = nil
 	f.change(t, "oak", "pods", "new", "kubectl", newObject(podKind, "shop", "secret", "status.phase=Pending"))
 	f.drop(t, "oak", "pods", "shop", "web")
 
@@ -410,8 +412,19 @@ func TestPredecessor(t *testing.T) {
 	}
 	w := f.watch(t, shop+"?watch=true&resourceVersion="+young)
 	w.expect("ADDED oak/shop/secret", "DELETED oak/shop/web")
-	f.watch(t, shop+"?watch=true&resourceVersion="+old).expect("ERROR 410 Expired", "")
-	f.watch(t, pods+"?watch=true&resourceVersion="+old).expect("ERROR 410 Expired", "")
+	crafted := func(path string) string { // as if it had been given to the caller before the hub made the namespace
+		own, err := store.ParseVersion(f.version(t, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		then, err := store.ParseVersion(old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return own.At(int64(then - then.At(0))).String()
+	}
+	f.watch(t, shop+"?watch=true&resourceVersion="+crafted(shop)).expect("ERROR 410 Expired", "")
+	f.watch(t, pods+"?watch=true&resourceVersion="+crafted(pods)).expect("ERROR 410 Expired", "")
 	resp, _ := f.ask(t, http.MethodGet, pods+"?"+at(before), "")
 	if w := strings.Join(resp.Header.Values("Warning"), " "); !strings.Contains(w, "the hub did not have shop yet") {
 		t.Errorf("warnings: %s", w)

@@ -27,6 +27,7 @@ const (
 	watchTime       = 30 * time.Minute // of a watch that names no timeout: this, and up to as much again
 	bookmarkEvery   = time.Minute
 	reviewEvery     = 30 * time.Second // rights are asked again, besides whenever the hub's roles or fences change
+	reviewUntold    = 5 * time.Second  // the same, where rights change that the hub does not tell of
 	reviewAgain     = 6 * time.Second  // after such a change, when no answer of before is remembered any more
 	versionPatience = 3 * time.Second  // how long a version that is not there yet is waited for
 )
@@ -110,9 +111,10 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
+	enc.tag = v.seen.tag
 	f := &watch{search: s, at: at, params: p, view: v, encoder: enc, newer: map[key]store.Version{}, gone: map[key]struct{}{}}
 	initial := p.beginsWithAll()
-	if f.version, err = s.asked(ctx, p); err != nil {
+	if f.version, err = s.resumed(ctx, at, p, v); err != nil {
 		return err
 	}
 	if initial || f.version == 0 {
@@ -223,7 +225,7 @@ func (f *watch) each(ctx context.Context, v view, do func(row *store.Row) error)
 
 // follow tells of what changes.
 func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan struct{}) error {
-	bookmarks, reviews := time.NewTicker(bookmarkEvery), time.NewTimer(reviewEvery)
+	bookmarks, reviews := time.NewTicker(bookmarkEvery), time.NewTimer(f.search.reviewPause())
 	defer bookmarks.Stop()
 	defer reviews.Stop()
 	for {
@@ -247,6 +249,10 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 		f.version = now
 		if f.switched != nil && f.version >= f.switched.until {
 			f.switched = nil
+			f.encoder.tag = f.view.seen.tag // the client has what the view shows
+			if err := f.mark(); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -259,13 +265,13 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 			}
 		case <-more:
 		case <-reviews.C:
-			reviews.Reset(reviewEvery)
+			reviews.Reset(f.search.reviewPause())
 			if err := f.review(ctx); err != nil {
 				return err
 			}
 		case <-grants:
 			grants = f.search.Grants()
-			reviews.Reset(reviewAgain)
+			reviews.Reset(min(reviewAgain, f.search.reviewPause()))
 			if err := f.review(ctx); err != nil {
 				return err
 			}
@@ -301,7 +307,7 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	if after || e.After == nil {
 		delete(f.gone, keyOf(row))
 	}
-	if (before || after) && f.search.past(f.view.seen, f.at.GroupResource(), row.Namespace, row.Name, e.Time) {
+	if (before || after) && f.search.precedes(f.view.seen, f.at.GroupResource(), e, row) {
 		return expired() // it was of a namespace of the name that is no more: what there is now is listed
 	}
 	switch {
@@ -342,9 +348,14 @@ func (f *watch) review(ctx context.Context) error {
 	}
 	if reflect.DeepEqual(v.query, f.view.query) {
 		f.view = v
-		return nil
+		if f.switched != nil || f.encoder.tag == v.seen.tag {
+			return nil
+		}
+		f.encoder.tag = v.seen.tag
+		return f.mark()
 	}
 	was := f.view
+	f.encoder.tag = f.search.unsettled() // a client that goes away now has some of both views
 	f.view, f.switched = v, &switched{was: was, told: map[key]struct{}{}}
 	for _, side := range []struct {
 		from, without view
@@ -437,7 +448,7 @@ func (f *watch) mark() error {
 }
 
 func (f *watch) bookmark(annotations map[string]string) error {
-	metadata := map[string]any{"resourceVersion": f.version.String()}
+	metadata := map[string]any{"resourceVersion": f.version.Tagged(f.encoder.tag).String()}
 	if annotations != nil {
 		metadata["annotations"] = annotations
 	}
@@ -458,8 +469,8 @@ func (s *Search) now(ctx context.Context) (store.Version, error) {
 	return v, nil
 }
 
-// asked returns the version that a request asks for; 0: any. One that is to come is waited for, a moment.
-func (s *Search) asked(ctx context.Context, p params) (store.Version, error) {
+// asked returns the version that a request asks for, which has a tag; 0: any. One that is to come is waited for, a moment.
+func (s *Search) asked(ctx context.Context, p params, tag int64) (store.Version, error) {
 	if p.version == "" || p.version == "0" {
 		return 0, nil
 	}
@@ -467,6 +478,7 @@ func (s *Search) asked(ctx context.Context, p params) (store.Version, error) {
 	if err != nil {
 		return 0, expired() // of a cluster's own object, or of another API
 	}
+	asked = asked.Untagged(tag)
 	patience := time.NewTimer(versionPatience)
 	defer patience.Stop()
 	for {

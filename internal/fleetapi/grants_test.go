@@ -1,0 +1,128 @@
+package fleetapi
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+)
+
+// askedHub is a hub's answers to access reviews, and what it was asked.
+type askedHub struct {
+	authorizationclient.SubjectAccessReviewInterface
+
+	allowed bool
+	asked   []string
+	during  func() // happens while the hub is asked
+}
+
+func (h *askedHub) Create(_ context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+	h.asked = append(h.asked, r.Spec.User+" "+r.Spec.ResourceAttributes.Verb)
+	r.Status.Allowed = h.allowed
+	if h.during != nil {
+		h.during()
+	}
+	return r, nil
+}
+
+// TestVerdictsEndWithTheRolesThatTheyAreOf: an answer of the hub is remembered until its RBAC changes, and not if it changes while the hub is asked.
+func TestVerdictsEndWithTheRolesThatTheyAreOf(t *testing.T) {
+	hub := &askedHub{allowed: true}
+	a := newAuthorizer(hub, nil, true)
+	ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"})
+	may := func() string {
+		t.Helper()
+		switch err := a.resource(ctx, authorizationv1.ResourceAttributes{Verb: "watch", Resource: "pods", Namespace: "shop"}); {
+		case err == nil:
+			return "allowed"
+		case apierrors.IsForbidden(err):
+			return "forbidden"
+		default:
+			return err.Error()
+		}
+	}
+	var told []string
+	say := func(what string) {
+		told = append(told, fmt.Sprintf("%s: %s, asked %d times", what, may(), len(hub.asked)))
+	}
+	say("first")
+	say("again")
+	hub.allowed = false
+	a.forget()
+	say("role withdrawn")
+	say("again")
+	hub.allowed = true
+	hub.during = func() { hub.allowed = false; a.forget() }
+	a.forget()
+	say("allowed, and withdrawn meanwhile")
+	hub.during = nil
+	say("again")
+	if diff := cmp.Diff([]string{
+		"first: allowed, asked 1 times", "again: allowed, asked 1 times",
+		"role withdrawn: forbidden, asked 2 times", "again: forbidden, asked 2 times",
+		"allowed, and withdrawn meanwhile: allowed, asked 3 times", "again: forbidden, asked 4 times",
+	}, told); diff != "" {
+		t.Errorf("verdicts (-want, +got):\n%s", diff)
+	}
+}
+
+// TestGrantsAreToldWithinTwoSeconds: whoever waits is told of each change, after the verdicts of before are forgotten, at least one
+// second after it once the hub's authorizer knows of it, too. The clock is that of the test.
+func TestGrantsAreToldWithinTwoSeconds(t *testing.T) {
+	for name, changes := range map[string][]time.Duration{
+		"One":              {0},
+		"OneOnTheWay":      {0, 990 * time.Millisecond},
+		"Many":             {0, 300 * time.Millisecond, 600 * time.Millisecond, 1500 * time.Millisecond},
+		"AfterItWasTold":   {0, 3 * time.Second},
+		"TwoAfterItIsTold": {0, 1100 * time.Millisecond, 1200 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g, forgotten := newGrants(), 0
+				g.telling = func() { forgotten++ }
+				start := time.Now()
+				var told []time.Duration
+				ctx, stop := context.WithCancel(t.Context())
+				go func() {
+					for {
+						select {
+						case <-g.wait():
+							told = append(told, time.Since(start))
+						case <-ctx.Done():
+							return
+						}
+					}
+				}()
+				synctest.Wait()
+				for _, at := range changes {
+					time.Sleep(at - time.Since(start))
+					g.change()
+				}
+				time.Sleep(time.Minute)
+				stop()
+				synctest.Wait()
+				for _, at := range changes {
+					within := false
+					for _, when := range told {
+						within = within || when >= at+grantsWindow && when <= at+2*time.Second
+					}
+					if !within {
+						t.Errorf("the change at %s is told at %v", at, told)
+					}
+				}
+				if forgotten != len(told) {
+					t.Errorf("told %d times, and verdicts are forgotten %d times", len(told), forgotten)
+				}
+			})
+		})
+	}
+}
