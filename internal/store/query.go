@@ -16,7 +16,8 @@ import (
 )
 
 // FieldRequirement compares one field of an object with a value, as text. A field that an object does not have, or that is null, does not
-// exist, and equals the empty string, as in Kubernetes. Of a path through lists one value is enough, and != and notin say that it is not so.
+// exist, and equals the empty string, as in Kubernetes; a label that API servers compute for the type has their value (Computed). Of a path through lists one
+// value is enough, and != and notin say that it is not so.
 type FieldRequirement struct {
 	Path     string             // spec.nodeName, metadata.annotations['example.com/team'], spec.containers[].image, FieldImages
 	Operator selection.Operator // =, ==, !=, in, notin, exists or !
