@@ -137,8 +137,10 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	if err := m.store.SaveType(ctx, store.Type{Cluster: t.cluster.name, Resource: gr, API: api}); err != nil {
 		return err
 	}
+	// What waits to be written takes the place of what is stored: neither a row of it counts, nor a checkpoint.
+	pending, unwritten := m.writer.waiting(t.cluster.name, gr)
 	var found *resumable
-	if first && !late.Load() {
+	if first && !unwritten && !late.Load() {
 		if found, err = t.readCheckpoint(ctx); err != nil {
 			return err
 		}
@@ -146,6 +148,12 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	stored, err := t.storedRecords(ctx, found)
 	if err != nil {
 		return err
+	}
+	for k := range pending {
+		if r, ok := stored[k]; ok {
+			r.stored = 0
+			stored[k] = r
+		}
 	}
 	if now, err := m.store.Epoch(ctx); err != nil || now != epoch {
 		return errors.Join(errors.New("the store was replaced meanwhile"), err)

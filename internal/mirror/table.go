@@ -158,9 +158,13 @@ func (t *table) takeBack() {
 	gr := resourceOf(t.api)
 	other := t.next != nil && dataOf(t.data) != dataOf(t.next.data)
 	c.mu.Unlock()
-	if other {
-		c.mirror.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr && k != withdrawing(c.name, gr) })
+	if !other {
+		return
 	}
+	c.mirror.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr && k != withdrawing(c.name, gr) })
+	c.mu.Lock()
+	t.forgetStored() // also if what was decided is taken back before the next start
+	c.mu.Unlock()
 }
 
 // onlyMetadata says whether nothing of the objects is read but their metadata.
@@ -175,7 +179,11 @@ func (t *table) stop() {
 	if running {
 		t.cancel()
 		<-t.stopped
-		t.cluster.mirror.writer.pardon(t)
+		if t.cluster.mirror.writer.pardon(t) { // the next start must not count on changes that were given up
+			t.cluster.mu.Lock()
+			t.forgetStored()
+			t.cluster.mu.Unlock()
+		}
 	}
 }
 

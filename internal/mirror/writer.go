@@ -46,6 +46,7 @@ type writer struct {
 	save   func(ctx context.Context, checkpoints []store.Checkpoint) error
 	log    logr.Logger
 	turned func(gaveUp []*table) // called when the store begins or ceases to fail
+	bound  int                   // how many changes may be pending until the watches wait
 
 	flushing sync.Mutex // held while a batch is written
 
@@ -72,7 +73,7 @@ func newWriter(
 	log logr.Logger, turned func(gaveUp []*table),
 ) *writer {
 	return &writer{
-		write: write, save: save, log: log, turned: turned, pending: map[rowKey]*pendingRow{}, forsaken: map[*table]bool{},
+		write: write, save: save, log: log, turned: turned, bound: pendingBound, pending: map[rowKey]*pendingRow{}, forsaken: map[*table]bool{},
 		room: make(chan struct{}), wake: make(chan struct{}, 1), full: make(chan struct{}, 1),
 	}
 }
@@ -83,13 +84,16 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 	for _, c := range changes {
 		k := rowKey{c.Cluster, schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Namespace, c.Name}
 		w.mu.Lock()
-		for w.pending[k] == nil && len(w.pending) >= pendingBound && w.failure == nil {
+		for w.pending[k] == nil && len(w.pending) >= w.bound && w.failure == nil {
 			room := w.room
 			w.mu.Unlock()
 			select {
 			case <-room:
-			case <-ctx.Done():
-				return // the table has ended: its next start finds what was not written
+			case <-ctx.Done(): // the table has ended: its stop takes note that the rest was given up
+				w.mu.Lock()
+				w.forsaken[t] = true
+				w.mu.Unlock()
+				return
 			}
 			w.mu.Lock()
 		}
@@ -104,7 +108,7 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 		switch {
 		case r != nil && !r.written:
 			r.change = c
-		case r == nil && len(w.pending) >= pendingBound:
+		case r == nil && len(w.pending) >= w.bound:
 			w.forsaken[t] = true
 		default:
 			w.put(&pendingRow{key: k, change: c})
@@ -120,7 +124,7 @@ func (w *writer) vouch(t *table, c store.Checkpoint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := vouching(c.Cluster, c.Resource)
-	if w.pending[k] != nil || w.forsaken[t] || w.failure != nil || len(w.pending) >= pendingBound {
+	if w.pending[k] != nil || w.forsaken[t] || w.failure != nil || len(w.pending) >= w.bound {
 		return
 	}
 	w.put(&pendingRow{key: k, checkpoint: &c})
@@ -137,6 +141,24 @@ func (w *writer) withdraw(cluster string, gr schema.GroupResource) {
 	}
 }
 
+// waiting returns the keys of a type of a cluster of which something waits to be written, and whether anything of the type
+// does, be it a checkpoint.
+func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]bool, any bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys = map[key]bool{}
+	for k, r := range w.pending {
+		if k.cluster != cluster || k.resource != gr {
+			continue
+		}
+		any = true
+		if r.checkpoint == nil {
+			keys[key{k.namespace, k.name}] = true
+		}
+	}
+	return keys, any
+}
+
 // vouching and withdrawing are the keys of a type's checkpoint, as no object has them.
 func vouching(cluster string, gr schema.GroupResource) rowKey {
 	return rowKey{cluster: cluster, resource: gr}
@@ -151,7 +173,7 @@ func (w *writer) put(r *pendingRow) {
 	w.pending[r.key] = r
 	w.queue = append(w.queue, r)
 	signal(w.wake)
-	if len(w.pending) >= batchSize && w.failure == nil {
+	if len(w.pending) >= min(batchSize, w.bound) && w.failure == nil {
 		signal(w.full)
 	}
 	pendingChanges.Set(float64(len(w.pending)))

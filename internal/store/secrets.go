@@ -14,14 +14,16 @@ import (
 
 // KeepData sees to it that of a cluster's Secrets the data is kept that is to be, and no other: that of those for which keep is true, whose
 // labels are nil if they are gone. It is encrypted with the newest key. Other data is deleted, and what these Secrets were; the
-// metadata stays. What cannot be opened, for its key is not there, is deleted, too: lost is of how many Secrets. Where data is deleted, no
+// metadata stays. Nor are events told any more that have it, see Since. What cannot be opened, for its key is not there, is deleted, too: lost is of how many Secrets. Where data is deleted, no
 // checkpoint vouches for the type any more. It is idempotent.
 func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error) {
 	var resealed int
+	s.journal.strip(cluster, keep)
 	err = s.do(ctx, func(d *database) error {
 		lost, resealed, err = d.keepData(ctx, cluster, keep)
 		return err
 	})
+	s.journal.strip(cluster, keep) // what was written meanwhile, too
 	if err != nil {
 		return 0, fmt.Errorf("look after the data of Secrets of cluster %s: %w", cluster, err)
 	}
@@ -103,7 +105,7 @@ func secretsToDo(live []liveSecret, labels map[int64]map[string]string, past []s
 
 func (d *database) keepData(ctx context.Context, cluster string, keep func(string, map[string]string) bool) (lost, resealed int, err error) {
 	kind := d.kind(groupResource{secrets.Group, secrets.Resource})
-	if kind == 0 || d.visible(cluster) == "" {
+	if kind == 0 || d.shown(cluster, kind) == "" {
 		return 0, 0, nil
 	}
 	var live []liveSecret

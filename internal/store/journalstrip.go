@@ -1,0 +1,57 @@
+package store
+
+import (
+	"slices"
+)
+
+// strip takes the data of a cluster's Secrets out of the events that are remembered, of those for which keep is false: who resumes a watch is told the
+// metadata. Events are replaced, and not changed, for others may be reading them.
+func (j *journal) strip(cluster string, keep func(namespace string, labels map[string]string) bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	t := j.types[secrets]
+	if t == nil {
+		return
+	}
+	replaced := map[*Event]*Event{}
+	for _, e := range t.events {
+		if e.row().Cluster != cluster {
+			continue
+		}
+		stripped := *e
+		stripped.Before, stripped.After = withoutData(e.Before, keep), withoutData(e.After, keep)
+		if stripped.Before == e.Before && stripped.After == e.After {
+			continue
+		}
+		stripped.size = stripped.bytes()
+		j.size += stripped.size - e.size
+		replaced[e] = &stripped
+	}
+	if len(replaced) == 0 {
+		return
+	}
+	swap := func(events []*Event) []*Event {
+		events = slices.Clone(events)
+		for i, e := range events {
+			if stripped := replaced[e]; stripped != nil {
+				events[i] = stripped
+			}
+		}
+		return events
+	}
+	t.events, j.events = swap(t.events), swap(j.events)
+}
+
+// withoutData is a Secret without its data, or the same if the data is kept or there is none.
+func withoutData(r *Row, keep func(namespace string, labels map[string]string) bool) *Row {
+	if r == nil || len(r.Body) == 0 || keep(r.Namespace, r.Labels) {
+		return r
+	}
+	metadata, more, err := onlyMetadata(r.Body)
+	if err == nil && !more {
+		return r
+	}
+	stripped := *r
+	stripped.Body = metadata // nil if it cannot be read
+	return &stripped
+}
