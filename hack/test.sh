@@ -27,9 +27,13 @@ if [ "$(id -u)" -eq 0 ]; then
   phase "clusters on hosts" go_test -timeout 30m -parallel 2 ./test/lab/... || code=$?
 fi
 
-# Beside the browser's tests, which leave the processors idle for half of the time, these packages run, one after the other: they wait
-# more than they compute. Beside all of Go's tests pages take longer to answer than the tests of them wait.
-waiting=(./test/e2e/documents ./internal/lifecycle)
+# Beside the browser's tests, which leave the processors idle for a quarter of the time, these packages run, two at a time and at a
+# lower priority: they wait more than they compute. Beside all of Go's tests pages take longer to answer than the tests of them wait.
+waiting=(./internal/lifecycle ./internal/provision ./test/e2e/documents)
+beside_browser() (
+  renice -n 10 -p "$BASHPID" >/dev/null
+  go_test "$@"
+)
 browser=
 stop() {
   if [ -n "$browser" ]; then
@@ -45,7 +49,7 @@ if [ -n "$web" ]; then
   hack/console.sh &
   browser=$!
 fi
-phase "Go packages that wait" go_test -timeout 60m -p 1 "${waiting[@]}" || code=$?
+phase "Go packages that wait" beside_browser -timeout 60m -p 2 "${waiting[@]}" || code=$?
 if [ -n "$browser" ]; then
   wait "$browser" || code=$?
   browser=

@@ -40,7 +40,7 @@ func TestOrdinaryUsers(t *testing.T) {
 case "$*" in
 version | list*-export*) echo any ;;
 'list -m') echo example.org/m ;;
-'list ./...') for p in test/lab internal/lab internal/lifecycle internal/lifecycle/host internal/lifecycle/node internal/store test/e2e/documents test/layers; do echo example.org/m/$p; done ;;
+'list ./...') for p in test/lab internal/lab internal/lifecycle internal/lifecycle/host internal/lifecycle/node internal/provision internal/store test/e2e/documents test/layers; do echo example.org/m/$p; done ;;
 *) echo "go $*"; exit ` + tc.code + ` ;;
 esac
 `,
@@ -81,7 +81,7 @@ esac
 					ran = append(ran, command)
 				}
 			}
-			if len(ran) != 3 || ran[0] != "-timeout 60m -p 1 ./test/e2e/documents ./internal/lifecycle" || ran[1] != "-count 1 ./test/layers" ||
+			if len(ran) != 3 || ran[0] != "-timeout 60m -p 2 ./internal/lifecycle ./internal/provision ./test/e2e/documents" || ran[1] != "-count 1 ./test/layers" ||
 				!strings.Contains(ran[2], " ./test/spine/... ./test/e2e ") ||
 				!strings.HasSuffix(ran[2], " example.org/m/internal/lifecycle/node example.org/m/internal/store") {
 				t.Errorf("it ran %q", ran)
