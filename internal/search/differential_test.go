@@ -47,6 +47,7 @@ func TestFleetAnswersAsItsMember(t *testing.T) {
 	definition := define(t)
 	for name, open := range open {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			seed := testenv.Seed(t)
 			for n := range testenv.Count(t, "DIFFERENTIALS", 1, 10) {
 				s, dir, err := open(t)
