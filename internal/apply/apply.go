@@ -104,6 +104,7 @@ type index interface {
 	NamespaceMark(cluster, namespace string) string
 	NamespaceLabels(cluster, namespace string) map[string]string
 	Synced(cluster string, gr schema.GroupResource) bool
+	Version(cluster string, gr schema.GroupResource) string
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
 	Problem(cluster string, gr schema.GroupResource) error
 }
@@ -148,6 +149,7 @@ type Applier struct {
 	results    *results
 	restore    *restore
 	survey     *survey
+	runs       *runs
 	finalizing *queue.Queue[types.NamespacedName]
 	synced     []toolscache.InformerSynced
 
@@ -180,6 +182,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },
 		recorded: a.saySuspicion,
 	}
+	a.runs = newRuns(a.hub, a.reader, a.bindings)
 	a.survey = &survey{applier: a, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {
 		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
@@ -282,6 +285,7 @@ func (a *Applier) start(ctx context.Context) error {
 		return fmt.Errorf("start the applier: %w", err)
 	}
 	a.load(ctx)
+	a.runs.started()
 	a.mu.Lock()
 	a.ctx, a.marks = ctx, marks
 	a.mu.Unlock()

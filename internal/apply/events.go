@@ -55,6 +55,7 @@ func (a *Applier) holding(uid types.UID) sets.Set[string] {
 func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if after == nil {
 		a.results.forget(before.UID)
+		a.runs.forget(before.UID)
 		a.records.ForgetBinding(before.UID)
 		a.namespaceEmptied(before.Namespace)
 		return
@@ -183,6 +184,7 @@ func (a *Applier) decided(name types.NamespacedName) {
 // observed reconciles what the mirror saw, unless it is what is wanted: most events are
 // changes of status.
 func (a *Applier) observed(e mirror.Event) {
+	a.runs.observed(e)
 	q, ok := a.queue(e.Cluster)
 	if !ok {
 		return

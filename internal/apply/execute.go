@@ -33,6 +33,7 @@ type task struct {
 	changes int                        // that the plan knew of; see state
 	// reachable is true when at is what is there, and not what was there when the cluster last answered.
 	reachable bool
+	sent      bool // the cluster was asked for a copy
 }
 
 // do does actions in order. next says when to plan again; again means at once.
@@ -94,6 +95,10 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 		return t.compare(ctx, a.Copy)
 	case Create, Update, Repair:
 		return t.apply(ctx, a)
+	case Begin:
+		return t.begin(ctx, a.Copy)
+	case Recall:
+		return t.recall(ctx)
 	case Judge:
 		return t.judge(ctx, a.Copy)
 	case Delete:
@@ -283,13 +288,20 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	if err := q.ensureNamespace(ctx, t.wanted.Object.Namespace); err != nil {
 		return t.failed(ctx, err), false
 	}
+	if next, begun := t.beginWith(ctx, force); !begun {
+		return next, false
+	}
 	manifest := t.marked(origin)
 	if force {
 		var err error
 		if manifest, err = t.retain(ctx, manifest); err != nil {
 			return t.failed(ctx, err), false
 		}
+		if t.wanted.Work.tracked() {
+			manifest.SetUID(t.at.UID) // what went meanwhile is not made anew
+		}
 	}
+	t.sends()
 	t.update(func(s *state) { s.acts.Unsure = true })
 	sent, applied, created, err := t.applyManifest(ctx, manifest, force)
 	if err != nil {
@@ -474,6 +486,7 @@ func (t *task) failed(ctx context.Context, err error) queue.Next {
 		return retry
 	}
 	t.update(func(s *state) { s.acts.Unsure = false })
+	t.unsent()
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
 		t.report(workv1alpha2.ReasonConflict, fmt.Sprintf("%s exists and was not placed by this hub", t.wanted.Object))
@@ -493,6 +506,7 @@ func (t *task) failed(ctx context.Context, err error) queue.Next {
 		wait = time.Until(s.acts.RetryAt)
 	})
 	t.log(ctx).Info("rejected", "error", err.Error())
+	t.refuse(ctx)
 	t.report(workv1alpha2.ReasonRejected, err.Error())
 	return queue.Next{After: wait}
 }

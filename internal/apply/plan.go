@@ -65,6 +65,8 @@ type Wanted struct {
 	// Suspended says why nothing is to be written to the cluster because of the placement, and
 	// SuspendedMessage explains it. A deleted binding is not held up by that.
 	Suspended, SuspendedMessage string
+	// Work is that of a template that ends.
+	Work Work
 }
 
 // Owner says whose mark is on an object.
@@ -136,6 +138,8 @@ type Known struct {
 	// Surveyed is true once this process has looked at the copies in every cluster that answers for
 	// one that is newer than the hub.
 	Surveyed bool
+	// Fate is what is known of the copy that Wanted.Work.Mark is about, if none is there.
+	Fate Fate
 }
 
 // Verb is what an Action does.
@@ -156,16 +160,18 @@ const (
 	Judge               // find out whether an object of others may become ours, and make it so
 	Delete              // delete a copy
 	Unmark              // take our marks off a copy
+	Begin               // have the binding say that its work begins in the cluster, or that Copy does what was asked for
+	Recall              // ask the cluster what became of a copy that is not there
 )
 
 var verbs = [...]string{
-	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Compare", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
+	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Compare", "Create", "Update", "Repair", "Judge", "Delete", "Unmark", "Begin", "Recall",
 }
 
 // writes is true of what changes the cluster.
 func (v Verb) writes() bool {
 	switch v {
-	case Create, Update, Repair, Judge, Delete, Unmark:
+	case Create, Update, Repair, Judge, Delete, Unmark, Begin:
 		return true
 	default:
 		return false
@@ -227,6 +233,8 @@ func plan(w Wanted, s Seen, k Known) []Action {
 		return append(planUnlisted(w, s, k), Action{Verb: Await})
 	case !s.Listed || s.At == presence.Unknown:
 		return []Action{{Verb: Await}}
+	case s.At == presence.Absent && w.Work.tracked():
+		return planAbsentWork(w, k)
 	case s.At == presence.Absent && k.Unsure:
 		return []Action{{Verb: Ask}}
 	case s.At == presence.Absent:
@@ -246,6 +254,8 @@ func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case k.Applied && k.Digest == w.Digest:
 		return report(workv1alpha2.ReasonFullyApplied, k.note(w))
+	case w.Work.rests() != "":
+		return report(workv1alpha2.ReasonFullyApplied, w.Work.rests())
 	case s.Lost:
 		return report(workv1alpha2.ReasonClusterUnreachable, "the cluster cannot be reached")
 	default:
@@ -284,6 +294,8 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 		return report(workv1alpha2.ReasonHubRestored, restoredMessage)
 	case o.Newer:
 		return []Action{{Verb: Suspect, Copy: o.Object}}
+	case o.Owner == Binding && o.ThisJoin && w.Work.asked():
+		return planRerun(w, o, k)
 	case o.Owner == Nobody, o.Digest != w.Digest, !o.ThisJoin:
 		return send(Update, w, k, o.Object)
 	case k.Digest != w.Digest && (k.Unsure || k.Digest != ""):

@@ -63,7 +63,9 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
 	known := s.acts
 	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
-	if t.wanted.Intent != Place || len(seen.Copies) > 1 { // else there is nothing to remove
+	known.Fate = q.applier.fate(b, q.name(), t.wanted.Work.Mark)
+	begins := t.wanted.Work.tracked() && t.wanted.Work.Older && seen.At != presence.Present || t.wanted.Work.asked()
+	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins { // else there is nothing to remove, or to begin
 		known.Surveyed = q.applier.survey.done(ctx)
 	}
 	return t.do(ctx, Plan(t.wanted, seen, known))
@@ -108,6 +110,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if !w.Decided {
 		return w, source
 	}
+	w.Work = a.work(b, source, q.name())
 	divided := binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source)
 	if !divided || w.Suspended != "" {
 		a.results.leave(b.UID, q.name(), 0, 0) // it keeps all that it has
@@ -131,7 +134,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	}
 	manifest, digest, err := a.renders.Render(render.Input{
 		Template: source, Cluster: q.member.Cluster(), Target: target, Divided: binding.Divided(b), Shares: b.Spec.Clusters, Binding: b.UID,
-		Overrides: selecting,
+		Overrides: selecting, Completions: w.Work.Completions,
 	}, versionOf(source))
 	if err != nil {
 		w.Reason, w.Message = workv1alpha2.ReasonRenderFailed, err.Error()

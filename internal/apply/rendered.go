@@ -56,7 +56,7 @@ func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rend
 	}
 	manifest, _, err := a.renders.Render(render.Input{
 		Template: source, Cluster: m.Cluster(), Target: target, Divided: binding.Divided(b), Shares: b.Spec.Clusters, Binding: b.UID,
-		Overrides: selecting,
+		Overrides: selecting, Completions: a.work(b, source, cluster).Completions,
 	}, versionOf(source))
 	if err != nil {
 		r.Message = err.Error()

@@ -39,6 +39,7 @@ type state struct {
 	acts     Known // but for Now and Restored
 	refusals int   // of the manifest acts.Refused, in a row
 
+	run  runState
 	busy bool // the manifest is being applied: what is observed now is our own doing
 	gone bool // the cluster holds nothing of the binding, and the binding does not name it
 }
@@ -160,6 +161,16 @@ func (r *results) update(name types.NamespacedName, binding types.UID, cluster s
 	if before.current() == after.current() && before.known == after.known && before.gone == after.gone {
 		return
 	}
+	for _, f := range subscribers {
+		f(name)
+	}
+}
+
+// tell tells the subscribers of a binding.
+func (r *results) tell(name types.NamespacedName) {
+	r.mu.RLock()
+	subscribers := r.subscribers
+	r.mu.RUnlock()
 	for _, f := range subscribers {
 		f(name)
 	}

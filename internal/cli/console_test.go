@@ -91,6 +91,7 @@ func TestUnreachedHub(t *testing.T) {
 				{"cluster", "describe", "oak"},
 				{"cluster", "unjoin", "oak"},
 				{"rebalance", "deploy/web"},
+				{"rerun", "job/migrate"},
 			} {
 				var out, errOut bytes.Buffer
 				code := Main(slices.Insert(slices.Clone(args), 1, "--kubeconfig", path), strings.NewReader(""), &out, &errOut)

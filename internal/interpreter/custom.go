@@ -186,6 +186,13 @@ func aggregateCustom(in input, status map[string]any) {
 	if conditions := in.conditions(); len(conditions) > 0 {
 		status["conditions"] = conditions
 	}
+	if Ends(in.template.GroupVersionKind().GroupKind()) && len(in.reports) > 0 {
+		// How its work goes is what everybody looks at: where the clusters agree, the template says so.
+		phase := text(in.reports[0].Status, keyWhole, "phase")
+		if phase != "" && len(which(in.reports, func(r Report) bool { return text(r.Status, keyWhole, "phase") == phase })) == len(in.reports) {
+			status["phase"] = phase
+		}
+	}
 }
 
 // conditions are those of several copies, each together.

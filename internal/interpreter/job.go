@@ -80,6 +80,12 @@ func HasCompletions(o *unstructured.Unstructured) bool {
 	return found && err == nil && o.GroupVersionKind().GroupKind().String() == jobKind
 }
 
+// Elastic is true of an Indexed Job with as many completions as it runs at once: an API server lets both be changed together.
+func Elastic(o *unstructured.Unstructured) bool {
+	return HasCompletions(o) && text(o.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) &&
+		number(o.Object, "spec", "completions") == number(o.Object, "spec", "parallelism")
+}
+
 // FixedCompletions is documented at HasCompletions.
 func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 	if !HasCompletions(manifest) || !HasCompletions(live) ||

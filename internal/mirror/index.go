@@ -36,7 +36,8 @@ type Object struct {
 
 	Deleting bool
 	Health   workv1alpha2.ResourceHealth
-	Status   map[string]any // as the kind's interpreter reflects it; read-only
+	Ended    workv1alpha2.RunPhase // how its work ended; "": it has not, or its kind does not end
+	Status   map[string]any        // as the kind's interpreter reflects it; read-only
 
 	// Replicas is what the object asks for there, and Available how many of them are; an
 	// object of a kind without replicas is one of one. Pods is how many pods it has, those that
@@ -82,6 +83,18 @@ type Event struct {
 	Resource        schema.GroupResource
 	Namespace, Name string
 	Binding         types.UID
+	// Final of Deleted is the object as it was in the end; nil where it was only found to be missing.
+	Final *Object
+}
+
+// Version is a resourceVersion of a cluster, of a type, that the mirror has reached; "" where it has reached none.
+func (m *Mirror) Version(cluster string, gr schema.GroupResource) string {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	if t == nil || t.version == 0 {
+		return ""
+	}
+	return strconv.FormatUint(t.version, 10)
 }
 
 // Lookup says what is known of an object: Unknown while the type is not listed, is mirrored in part, or the cluster

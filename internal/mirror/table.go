@@ -278,12 +278,20 @@ func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change
 	t.uncount(k)
 	delete(t.happened, k)
 	if r, ok := t.records[k]; ok && r.uid == e.row.UID {
-		events = t.remove(k, r)
+		events = final(t.remove(k, r), e.object)
 	} else if ok { // its successor is known already, by the response to a write or from the store
 		r.stored = 0
 		t.records[k] = r
 	}
 	return events, []store.Change{{Row: e.row, Delete: true}}
+}
+
+// final has the events of an object's end tell how it was then.
+func final(events []Event, o *Object) []Event {
+	for i := range events {
+		events[i].Final = o
+	}
+	return events
 }
 
 // forgetPast makes nothing that was known of the objects count any more, since their cluster went

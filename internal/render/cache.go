@@ -8,8 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-
-	"orrery.dev/orrery/internal/interpreter"
 )
 
 // cacheBytes is how many bytes of manifests, as JSON, a Cache keeps: a few thousand of the usual
@@ -96,7 +94,7 @@ func (in *Input) key(version string) cacheKey {
 	k := cacheKey{version: version, binding: in.Binding, replicas: -1, completions: -1}
 	if in.Divided && in.Target.Replicas != nil {
 		k.replicas = *in.Target.Replicas
-		if n, err := interpreter.Completions(in.Template, in.Shares, in.Target.Name); err == nil && n != nil { // an error is every cluster's
+		if n, err := in.completions(in.Template); err == nil && n != nil { // an error is every cluster's
 			k.completions = *n
 		}
 	}

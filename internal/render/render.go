@@ -36,6 +36,8 @@ type Input struct {
 	Binding types.UID
 	// Overrides are those that select the template, in order; see Overrides.Of.
 	Overrides []*Override
+	// Completions of a Job that fell to the cluster as it began; nil: those of its share.
+	Completions *int64
 }
 
 // Render makes the manifest of a template in one cluster, and its digest: two manifests
@@ -76,7 +78,7 @@ func (in *Input) divide(o *unstructured.Unstructured) error {
 	if !in.Divided || in.Target.Replicas == nil {
 		return nil
 	}
-	completions, err := interpreter.Completions(o, in.Shares, in.Target.Name)
+	completions, err := in.completions(o)
 	if err != nil {
 		return err
 	}
@@ -84,6 +86,16 @@ func (in *Input) divide(o *unstructured.Unstructured) error {
 		return err
 	}
 	return interpreter.SetCompletions(o, *completions)
+}
+
+// completions are what falls to the cluster of the completions of a Job: what fell to it as it began, whatever the shares are by now.
+// nil: there are none to share out.
+func (in *Input) completions(o *unstructured.Unstructured) (*int64, error) {
+	share, err := interpreter.Completions(o, in.Shares, in.Target.Name)
+	if err == nil && share != nil && in.Completions != nil {
+		return in.Completions, nil
+	}
+	return share, err
 }
 
 // mark puts our marks on a manifest and returns its digest, which covers all of it but

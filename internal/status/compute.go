@@ -14,10 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/apply"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/placement"
@@ -47,10 +49,12 @@ type view struct {
 	placed  bool // the binding names the cluster
 	leaving bool // it does not, and what is there is to stay until it is available elsewhere
 	contact contact
-	result  *apply.Result  // nil: not known
-	listed  bool           // the mirror knows every object of the type
-	problem string         // why it does not: the cluster cannot list the type; empty: it is being listed, or that is not asked
-	object  *mirror.Object // nil: there is none, or it is not known
+	result  *apply.Result     // nil: not known
+	listed  bool              // the mirror knows every object of the type
+	problem string            // why it does not: the cluster cannot list the type; empty: it is being listed, or that is not asked
+	object  *mirror.Object    // nil: there is none, or it is not known
+	ended   *mirror.Object    // a copy that is gone, as it was in the end; nil: none was seen to go
+	run     *workv1alpha2.Run // what the binding is to say of the work there; nil: nothing
 
 	// recorded is what is known of a cluster from before this process started; nil: nothing.
 	recorded *workv1alpha2.AggregatedStatusItem
@@ -91,6 +95,8 @@ func (s standing) current() bool {
 	switch {
 	case s.applied != yes:
 		return false
+	case s.rests():
+		return true
 	case s.object == nil:
 		return s.result == nil || !s.listed
 	default:
@@ -105,7 +111,7 @@ func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standin
 	for _, v := range views {
 		s := standing{view: v, applied: judgeApplied(b, of, v)}
 		var err error
-		if s.item, err = item(s, alone); err != nil {
+		if s.item, err = item(s, binding.Kind(b).GroupKind(), alone); err != nil {
 			return nil, err
 		}
 		standings = append(standings, s)
@@ -152,10 +158,10 @@ func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 
 // compute returns the status that a binding shall have. What is not known stays.
 func compute(
-	b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, standings []standing, now time.Time,
+	b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, standings []standing, runs []workv1alpha2.Run, now time.Time,
 ) workv1alpha2.BindingStatus {
 	status := *b.Status.DeepCopy()
-	status.AggregatedStatus = items(standings)
+	status.AggregatedStatus, status.Runs = items(standings), runs
 	if outcome != nil {
 		set(&status, metav1.Condition{
 			Type: workv1alpha2.ConditionScheduled, Status: outcome.Status, Reason: outcome.Reason,
@@ -224,7 +230,7 @@ func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
 }
 
 // item is what the status says of one cluster: of the only one more than of one of several.
-func item(s standing, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
+func item(s standing, kind schema.GroupKind, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
 	var recorded workv1alpha2.AggregatedStatusItem
 	if s.recorded != nil {
 		recorded = *s.recorded
@@ -261,6 +267,8 @@ func item(s standing, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
 				i.Status = recorded.Status
 			}
 		}
+	case s.rests():
+		return i, restingItem(&i, &s.view, kind)
 	case s.listed:
 		i.Health, i.Status = "", nil // it is not there
 	}
@@ -280,7 +288,7 @@ func sameJSON(a, b []byte) bool {
 var precedence = []string{
 	workv1alpha2.ReasonHubRestored,
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
-	workv1alpha2.ReasonMutated, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonOverrideMissing, workv1alpha2.ReasonSuspended,
+	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonOverrideMissing, workv1alpha2.ReasonSuspended,
 	workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
 }
 
@@ -339,6 +347,9 @@ func healthy(standings []standing) *metav1.Condition {
 			away = append(away, s.cluster)
 		case s.contact == unsure || s.object == nil && !s.listed:
 			return nil
+		case s.rests() && s.item.Health == workv1alpha2.ResourceUnhealthy:
+			unhealthy = append(unhealthy, s.cluster+": "+string(s.run.Phase))
+		case s.rests():
 		case s.item.Health == workv1alpha2.ResourceUnhealthy:
 			said := s.cluster
 			if why := interpreter.Cause(s.object.Status); why != "" {
@@ -455,7 +466,7 @@ func reported(of subject, standings []standing) (reports []interpreter.Report, o
 		case !s.placed && s.leaving && s.contact != lost && s.object != nil:
 			reports = append(reports, interpreter.Report{Cluster: s.cluster, Leaving: true, Status: s.object.Status})
 			continue
-		case !s.placed:
+		case !s.placed || s.skipped():
 			continue
 		case s.applied == unknown || s.contact == unsure:
 			return nil, false

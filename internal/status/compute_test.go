@@ -66,7 +66,7 @@ func computed(
 	if err != nil {
 		t.Fatal(err)
 	}
-	return compute(b, of, outcome, standings, at)
+	return compute(b, of, outcome, standings, b.Status.Runs, at)
 }
 
 func TestCompute(t *testing.T) {

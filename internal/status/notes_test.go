@@ -57,7 +57,7 @@ func TestHubNodePorts(t *testing.T) {
 	// It goes with the type, and stays while the template is not known.
 	b := &workv1alpha2.ResourceBinding{Status: workv1alpha2.BindingStatus{Conditions: []metav1.Condition{{Type: workv1alpha2.ConditionHubNodePorts, Status: metav1.ConditionTrue}}}}
 	for version, want := range map[string]bool{"v": false, "": true} {
-		status := compute(b, subject{version: version}, nil, []standing{same}, time.Now())
+		status := compute(b, subject{version: version}, nil, []standing{same}, nil, time.Now())
 		if got := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionHubNodePorts) != nil; got != want {
 			t.Errorf("version %q: the condition is there: %t, want %t", version, got, want)
 		}

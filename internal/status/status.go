@@ -1,4 +1,5 @@
-// Package status is the only writer of the bindings' status and of the templates' own. It
+// Package status is the only writer of the bindings' status, but for work that begins, which apply
+// writes down before it is done, and of the templates' own. It
 // writes what changed and nothing else: what is not known, because this process has just
 // started or a cluster does not answer, stays as it was written before.
 package status
@@ -64,6 +65,7 @@ type placer interface {
 type applier interface {
 	Result(binding types.UID, cluster string) (apply.Result, bool)
 	Gone(binding types.UID, cluster string) bool
+	Ended(binding types.UID, cluster string) (mirror.Object, bool)
 	Subscribe(f func(binding types.NamespacedName))
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -175,6 +176,7 @@ func (f *fleet) start() {
 	templates, err := template.New(mgr)
 	f.must(err)
 	f.must(templates.Watch(appsv1.SchemeGroupVersion.WithKind("Deployment")))
+	f.must(templates.Watch(batchv1.SchemeGroupVersion.WithKind("Job")))
 	bindings, err := binding.NewCache(ctx, mgr.GetCache())
 	f.must(err)
 	f.applier, err = apply.Add(mgr, apply.Options{

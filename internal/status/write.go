@@ -79,11 +79,15 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	o := w.template(b)
 	of := subjectOf(o)
 	of.edited = w.pacer.see(b.UID, version{binding: b.Generation, template: of.version})
+	marks := runs(b, o, views, w.joined, time.Now())
+	for i := range views {
+		views[i].run = binding.RunIn(marks, b.Spec.Resource.UID, views[i].cluster)
+	}
 	standings, err := judge(b, of, views)
 	if err != nil {
 		return 0, err
 	}
-	status := compute(b, of, outcome, standings, time.Now())
+	status := compute(b, of, outcome, standings, marks, time.Now())
 	if !equality.Semantic.DeepEqual(status, b.Status) {
 		due := slices.ContainsFunc(standings, func(s standing) bool { return s.placed && (s.applied == waiting || s.applied == unknown) })
 		if wait := w.pacer.wait(b, due); wait > 0 {
@@ -284,6 +288,9 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 				v.recorded = &workv1alpha2.AggregatedStatusItem{Applied: applied, Health: health}
 			}
 		}
+		if o, gone := w.applier.Ended(b.UID, cluster); gone {
+			v.ended = &o
+		}
 		r, ok := results[cluster]
 		if _, asked := listed[cluster]; !asked { // it is known by what it holds
 			r, ok = w.applier.Result(b.UID, cluster)
@@ -326,6 +333,12 @@ func (w *writer) problem(cluster string, gvk schema.GroupVersionKind) string {
 		return err.Error()
 	}
 	return ""
+}
+
+// joined is true of a cluster that is a member.
+func (w *writer) joined(cluster string) bool {
+	_, joined := w.registry.Member(cluster)
+	return joined
 }
 
 // asking is true while a cluster of the binding is being asked whether it answers, as all are after a start: what the status says

@@ -387,6 +387,13 @@ type BindingStatus struct {
 	// +listMapKey=clusterName
 	// +optional
 	AggregatedStatus []AggregatedStatusItem `json:"aggregatedStatus,omitempty"`
+	// runs say how far the work of a template that ends, such as a Job's, has come in each cluster:
+	// what ended in a cluster is not run there again because its copy is gone.
+	// +kubebuilder:validation:MaxItems=5000
+	// +listType=map
+	// +listMapKey=clusterName
+	// +optional
+	Runs []Run `json:"runs,omitempty"`
 	// conditions: Scheduled, FullyApplied, Healthy; of a Service of type NodePort also HubNodePorts; of a template whose deletion waits also
 	// DeletionWaits.
 	// +listType=map
@@ -419,6 +426,63 @@ type AggregatedStatusItem struct {
 	// +optional
 	Status *runtime.RawExtension `json:"status,omitempty"`
 }
+
+// Run says how far the work of a template that ends has come in one cluster.
+type Run struct {
+	// clusterName is the cluster.
+	// +kubebuilder:validation:MaxLength=48
+	// +required
+	ClusterName string `json:"clusterName"`
+	// templateUID is the template whose work it is: one of another UID begins anew.
+	// +required
+	TemplateUID types.UID `json:"templateUID"`
+	// phase is how far it has come.
+	// +required
+	Phase RunPhase `json:"phase"`
+	// copyUID is the copy that runs, or ran; unset until it was seen.
+	// +optional
+	CopyUID types.UID `json:"copyUID,omitempty"`
+	// replacedUID is the copy of an earlier run: what is still heard of it is not about this one.
+	// +optional
+	ReplacedUID types.UID `json:"replacedUID,omitempty"`
+	// since is the resourceVersion of the cluster from which on the copy can have been made.
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	Since string `json:"since,omitempty"`
+	// completions of a Job that fell to the cluster.
+	// +optional
+	Completions *int64 `json:"completions,omitempty"`
+	// succeeded is how many completions had succeeded when the Job ended, or left the cluster.
+	// +optional
+	Succeeded *int64 `json:"succeeded,omitempty"`
+	// rerun is the request to run again for which it runs, or ran.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Rerun string `json:"rerun,omitempty"`
+	// off is true once the placement does not name the cluster any more: a copy that is not there was
+	// taken away by the hub.
+	// +optional
+	Off bool `json:"off,omitempty"`
+	// time is when the phase began.
+	// +required
+	Time metav1.Time `json:"time"`
+}
+
+// RunPhase is how far the work of a template that ends has come in a cluster.
+// +kubebuilder:validation:Enum=Began;Refused;Skipped;Complete;Failed
+type RunPhase string
+
+// The values of RunPhase.
+const (
+	RunBegan    RunPhase = "Began"    // the copy was made, or is about to be
+	RunRefused  RunPhase = "Refused"  // the cluster did not take the copy
+	RunSkipped  RunPhase = "Skipped"  // the template had ended when the cluster was added
+	RunComplete RunPhase = "Complete" // it ended well
+	RunFailed   RunPhase = "Failed"   // it ended, not well
+)
+
+// Ended is true of a phase after which nothing runs but on request.
+func (p RunPhase) Ended() bool { return p == RunComplete || p == RunFailed || p == RunSkipped }
 
 // ResourceHealth says whether an object does its job.
 // +kubebuilder:validation:Enum=Healthy;Unhealthy;Unknown
@@ -481,6 +545,7 @@ const (
 	ReasonConflict           = "Conflict"           // an object that is not ours is in the way
 	ReasonRejected           = "Rejected"           // a cluster refused the manifest
 	ReasonAPINotServed       = "APINotServed"       // a cluster does not serve the kind
+	ReasonRunUnknown         = "RunUnknown"         // what was begun in a cluster is gone, and whether it ended is not known
 	ReasonMutated            = "Mutated"            // a cluster takes our marks off what is applied there
 	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
 	ReasonPodSecurity        = "PodSecurity"        // its pods are not for the level of their namespace
@@ -523,6 +588,10 @@ const (
 	// ReplicasFieldManager owns, beside or instead of FieldManager, the replicas of copies whose template has RetainReplicasLabel, until somebody scales them.
 	ReplicasFieldManager = "orrery-replicas"
 )
+
+// RerunAnnotation on a template whose work has ended has it run again: BINDING-UID/ID, with an ID of its
+// own for each request. A binding that was made anew takes no request to the one before.
+const RerunAnnotation = "work.orrery.dev/rerun"
 
 // AllowTakeOverLabel on a Namespace of the hub, set to true, lets the PropagationPolicies in it
 // adopt and take over objects in members' namespaces of its name that this hub did not make.

@@ -1,0 +1,301 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/queue"
+)
+
+// Work is what a binding knows of the work of a template that ends, in one cluster. The zero value is that of a kind that does not end.
+type Work struct {
+	// Ends is true of kinds that are known to end: none of their copies is made before the binding says so.
+	Ends bool
+	// Mark is what the binding says of the work of the template as it is now; nil: nothing.
+	Mark *workv1alpha2.Run
+	// Finished is how the work of the template ended as a whole; empty: it has not.
+	Finished workv1alpha2.RunPhase
+	// Request is the request to run again that counts; empty: there is none.
+	Request string
+	// Completions of a Job that fall to the cluster; nil: those of its share.
+	Completions *int64
+	// Older is true of a binding that is older than this process.
+	Older bool
+}
+
+// tracked is true where the binding decides whether a copy may be made.
+func (w *Work) tracked() bool { return w.Ends || w.Mark != nil || w.Finished != "" }
+
+// asked is true while there is a request to run again that the cluster has not followed.
+func (w *Work) asked() bool { return w.Request != "" && w.Mark != nil && w.Mark.Rerun != w.Request }
+
+// rests says why nothing is to run in the cluster any more; empty: something is.
+func (w *Work) rests() string {
+	switch {
+	case w.Mark == nil && w.Finished != "":
+		return fmt.Sprintf("not run here: it was %s when the cluster was added", w.Finished)
+	case w.Mark == nil || !w.Mark.Phase.Ended() || w.asked():
+		return ""
+	case w.Mark.Phase == workv1alpha2.RunSkipped:
+		return "not run here: it had ended when the cluster was added"
+	default:
+		return fmt.Sprintf("it is %s here, and is not run again", w.Mark.Phase)
+	}
+}
+
+// Fate is what is known of a copy that is not there any more, or is not there yet.
+type Fate int
+
+// The values of Fate.
+const (
+	FateUnknown    Fate = iota // whether there was a copy, or how it ended, was not asked yet
+	FateNotMade                // this process knows that no copy was made since the mark was written
+	FateUnfinished             // the copy was deleted before it ended
+	FateEnded                  // the copy ended; the binding is about to say so
+	FateLost                   // the cluster does not remember
+)
+
+const (
+	runUnknownMessage = "it was begun, and its copy is gone; whether it ended is not known, so it is not run again: orrery rerun runs it"
+	runRestored       = "the hub was restored from a backup, and may not know that this has run; nothing is begun until that is confirmed: " +
+		"run orrery server confirm-restore"
+	runAdopted = "the object was there before this hub, and is not deleted: delete it in the cluster, and it runs again"
+)
+
+// planAbsentWork plans for a place where nothing is, of a template whose work ends.
+func planAbsentWork(w Wanted, k Known) []Action {
+	work := &w.Work
+	if why := work.rests(); why != "" {
+		return report(workv1alpha2.ReasonFullyApplied, why)
+	}
+	first := work.Mark == nil || work.Mark.Phase != workv1alpha2.RunBegan || work.Mark.Off || work.asked()
+	switch {
+	case first && k.Restored:
+		return report(workv1alpha2.ReasonHubRestored, runRestored)
+	case first && work.Older && !k.Surveyed:
+		return []Action{{Verb: Retry, After: surveyLook}} // another cluster may show that the hub is older than its members
+	case first, k.Fate == FateUnfinished:
+		return send(Begin, w, k, mirror.Object{})
+	case k.Fate == FateNotMade:
+		return send(Create, w, k, mirror.Object{})
+	case k.Fate == FateEnded:
+		return report(workv1alpha2.ReasonFullyApplied, "it has ended here")
+	case k.Fate == FateLost:
+		return report(workv1alpha2.ReasonRunUnknown, runUnknownMessage)
+	default:
+		return []Action{{Verb: Recall}}
+	}
+}
+
+// planRerun plans for our copy that is there while somebody asks for its work to be done again.
+func planRerun(w Wanted, o Copy, k Known) []Action {
+	switch {
+	case !w.Work.Mark.Phase.Ended():
+		return []Action{{Verb: Begin, Copy: o.Object}} // what runs is what was asked for
+	case o.Origin != "":
+		return report(workv1alpha2.ReasonConflict, runAdopted)
+	default:
+		return remove(o, false, k)
+	}
+}
+
+// request is the request of a template to run again, if it is one to this binding.
+func request(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) string {
+	asked := source.GetAnnotations()[workv1alpha2.RerunAnnotation]
+	of, _, ok := strings.Cut(asked, "/")
+	if !ok || types.UID(of) != b.UID || len(asked) > 256 {
+		return ""
+	}
+	return asked
+}
+
+// work is what a binding knows of its template's work in a cluster.
+func (a *Applier) work(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) Work {
+	if source == nil {
+		return Work{}
+	}
+	w := Work{
+		Ends: interpreter.Ends(binding.Kind(b).GroupKind()), Mark: binding.RunIn(a.runs.of(b), source.GetUID(), cluster),
+		Finished: interpreter.RunPhase(source), Request: request(b, source), Older: a.runs.isOlder(b.UID),
+	}
+	if w.Mark != nil && w.Mark.Completions != nil {
+		w.Completions = w.Mark.Completions
+		if interpreter.Elastic(source) {
+			w.Completions = completionsLeft(b, a.runs.of(b), source, cluster, w.Mark.Rerun)
+		}
+	}
+	return w
+}
+
+// fate is what this process knows of the copy that a mark is about.
+func (a *Applier) fate(b *workv1alpha2.ResourceBinding, cluster string, mark *workv1alpha2.Run) Fate {
+	if mark == nil {
+		return FateUnknown
+	}
+	if end, ok := a.runs.end(b.UID, cluster); ok && isOf(mark, end.UID) {
+		if end.Ended != "" {
+			return FateEnded
+		}
+		return FateUnfinished
+	}
+	s, _ := a.results.get(b.UID, cluster)
+	switch key := markKey(mark); {
+	case s.run.unmade == key:
+		return FateNotMade
+	case s.run.lost == key:
+		return FateLost
+	}
+	return FateUnknown
+}
+
+// isOf is true of the copy that a mark is about.
+func isOf(mark *workv1alpha2.Run, uid types.UID) bool {
+	if mark.CopyUID != "" {
+		return uid == mark.CopyUID
+	}
+	return uid != mark.ReplacedUID
+}
+
+// Ended is how the copy of a binding in a cluster that is gone was in the end; false where that was not seen.
+func (a *Applier) Ended(b types.UID, cluster string) (mirror.Object, bool) {
+	return a.runs.end(b, cluster)
+}
+
+// runState is what a process knows of a run beside its mark. The keys are those of marks; see markKey.
+type runState struct {
+	unmade string // no copy was made since this mark was written
+	lost   string // of the copy of this mark nobody knows how it ended
+}
+
+// markKey identifies a run of a binding in a cluster.
+func markKey(r *workv1alpha2.Run) string {
+	return fmt.Sprintf("%s/%s/%s/%d", r.TemplateUID, r.Rerun, r.ReplacedUID, r.Time.Unix())
+}
+
+// begin has the binding say that its work begins in the cluster. copied is the object that does it already; without a UID: it is to be made.
+func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next, again, ok bool) {
+	q, a, work := t.queue, t.queue.applier, &t.wanted.Work
+	if work.Mark != nil && work.Mark.Phase == workv1alpha2.RunRefused && copied.UID == "" {
+		if err := t.tryCreate(ctx); err != nil {
+			return t.failed(ctx, err), false, false
+		}
+	}
+	gr := t.wanted.Object.Resource.GroupResource()
+	r := beginning{
+		cluster: q.name(), template: t.source.GetUID(), before: work.Mark, request: work.Request,
+		since: a.mirror.Version(q.name(), gr), copied: copied, source: t.source,
+	}
+	if end, known := a.runs.end(t.binding.UID, q.name()); known && work.Mark != nil && work.Mark.CopyUID == "" && isOf(work.Mark, end.UID) {
+		r.replaces = end.UID // nobody wrote down which copy it was
+	}
+	mark, err := a.runs.begin(ctx, t.binding, r)
+	if err != nil {
+		t.log(ctx).V(1).Info("not begun", "error", err.Error())
+		return queue.Next{Backoff: true}, false, false
+	}
+	t.wanted.Work.Mark = mark
+	if copied.UID == "" {
+		t.update(func(s *state) { s.run, s.acts.Unsure = runState{unmade: markKey(mark)}, false })
+	}
+	return queue.Next{}, true, false
+}
+
+// tryCreate asks a cluster that has refused the copy whether it would take it by now: nothing is written down for another refusal.
+func (t *task) tryCreate(ctx context.Context) error {
+	if err := t.queue.ensureNamespace(ctx, t.wanted.Object.Namespace); err != nil {
+		return err
+	}
+	_, _, err := t.queue.client.Apply(ctx, t.wanted.Object, t.marked("").Object, false, true)
+	return err
+}
+
+// beginWith has the binding know of the work that an object does which is about to become ours, or is ours and was never written down.
+func (t *task) beginWith(ctx context.Context, force bool) (next queue.Next, ok bool) {
+	if !force || !t.wanted.Work.Ends || t.wanted.Work.Mark != nil {
+		return queue.Next{}, true
+	}
+	next, _, _ = t.begin(ctx, t.at)
+	return next, t.wanted.Work.Mark != nil
+}
+
+// sends takes note that the cluster is asked for a copy, and unsent that none was made of it.
+func (t *task) sends() {
+	t.sent = true
+	if t.wanted.Work.tracked() {
+		t.update(func(s *state) { s.run.unmade = "" })
+	}
+}
+
+func (t *task) unsent() {
+	if mark := t.wanted.Work.Mark; t.asksFirst(mark) {
+		t.update(func(s *state) { s.run.unmade = markKey(mark) })
+	}
+}
+
+// asksFirst is true where the cluster was asked, for a mark, for a copy that it never had.
+func (t *task) asksFirst(mark *workv1alpha2.Run) bool {
+	return t.sent && mark != nil && mark.Phase == workv1alpha2.RunBegan && mark.CopyUID == "" && t.at.UID == ""
+}
+
+// refuse has the binding say that the cluster did not take the copy, so that another process need not find out whether it ran.
+func (t *task) refuse(ctx context.Context) {
+	mark := t.wanted.Work.Mark
+	if !t.asksFirst(mark) {
+		return
+	}
+	if err := t.queue.applier.runs.refuse(ctx, t.binding, mark); err != nil {
+		t.log(ctx).V(1).Info("refusal not written down", "error", err.Error())
+	}
+}
+
+// recall asks the cluster what became of a copy that it was asked for, or that it had: what is not there may have run.
+func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
+	q, a, mark := t.queue, t.queue.applier, t.wanted.Work.Mark
+	var last *pastCopy
+	known := false
+	if mark.Since != "" {
+		past, remembered, err := q.client.History(ctx, t.wanted.Object, mark.Since)
+		if err != nil {
+			return t.failed(ctx, err), false, false
+		}
+		known = remembered
+		for _, p := range past {
+			if p.Object.GetLabels()[workv1alpha2.BindingLabel] == string(t.binding.UID) && isOf(mark, p.Object.GetUID()) {
+				last = &pastCopy{p.Object, p.Type == watch.Deleted}
+			}
+		}
+	}
+	switch {
+	case !known, last == nil && mark.CopyUID != "":
+		t.log(ctx).Info("whether its work ended is not known: the cluster does not remember")
+		t.update(func(s *state) { s.run.lost, s.acts.Unsure = markKey(mark), false })
+	case last == nil:
+		t.update(func(s *state) { s.run.unmade, s.acts.Unsure = markKey(mark), false })
+	case last.gone:
+		a.runs.ended(t.binding.UID, q.name(), mirror.Object{
+			UID: last.object.GetUID(), Ended: interpreter.RunPhase(last.object), Status: interpreter.Reflect(last.object),
+		})
+		t.update(func(s *state) { s.acts.Unsure = false })
+		a.results.tell(binding.Name(t.binding))
+	default:
+		a.mirror.Observe(q.name(), t.wanted.Object.Resource, last.object)
+		t.update(func(s *state) { s.acts.Unsure = false })
+		return queue.Next{Backoff: true}, false, false // it is there: the mirror is about to know
+	}
+	return queue.Next{}, true, false
+}
+
+// pastCopy is the last that a cluster remembers of a copy.
+type pastCopy struct {
+	object *unstructured.Unstructured
+	gone   bool
+}

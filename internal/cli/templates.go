@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"orrery.dev/orrery/internal/hub"
+)
+
+// onTemplates are the flags of commands that ask the hub to do something about templates, and wait until it is done.
+type onTemplates struct {
+	streams
+
+	hub       hubFlags
+	namespace string
+	timeout   time.Duration
+}
+
+// templateName names a template on the hub.
+type templateName struct {
+	kind            schema.GroupVersionKind
+	namespace, name string
+}
+
+func (o *onTemplates) add(cmd *cobra.Command, timeout string) {
+	o.hub.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&o.namespace, "namespace", "n", "", "where the objects are (default: the namespace of the context, or default)")
+	flags.DurationVar(&o.timeout, "timeout", time.Minute, timeout)
+	// It fails for a flag that is not there, or has one already.
+	_ = cmd.RegisterFlagCompletionFunc("namespace", o.hub.completeNamespaces)
+}
+
+// reach finds the templates that arguments name, and a client of the hub.
+func (o *onTemplates) reach(ctx context.Context, args []string) (named []templateName, c client.Client, err error) {
+	asked, err := parseNamed(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !asked.byName() {
+		return nil, nil, usageError{errors.New("want the objects, TYPE NAME ... or TYPE/NAME ..., as in deploy/web")}
+	}
+	h, err := o.hub.api(ctx, o.err)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, err := h.below("", o.namespace)
+	if err != nil {
+		return nil, nil, err
+	}
+	mapper, err := at.ToRESTMapper()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, kind := range asked.types {
+		m, err := mappingOf(mapper, kind)
+		if err != nil {
+			return nil, nil, fmt.Errorf("the hub: %w", err)
+		}
+		namespace := at.namespace
+		if m.Scope.Name() == meta.RESTScopeNameRoot {
+			namespace = ""
+		}
+		for _, name := range asked.names[kind] {
+			named = append(named, templateName{m.GroupVersionKind, namespace, name})
+		}
+	}
+	c, err = client.New(h.config, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		return nil, nil, fmt.Errorf("reach the hub at %s (from %s): %w", h.config.Host, h.path, err)
+	}
+	return named, c, nil
+}
+
+// wait waits until something is done; late is the error when the time is over.
+func (o *onTemplates) wait(ctx context.Context, done func(context.Context) (bool, error), late func() error) error {
+	const often = 250 * time.Millisecond
+	err := wait.PollUntilContextTimeout(ctx, often, o.timeout, true, done)
+	if wait.Interrupted(err) {
+		return late()
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package manifest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// Past is one thing that happened to an object.
+type Past struct {
+	Type   watch.EventType
+	Object *unstructured.Unstructured
+}
+
+// historyLasts is how long, in seconds, an API server is given to tell the past of an object.
+const historyLasts = "2"
+
+// History returns what happened to an object after a resourceVersion of its API server. It is not known, and not an error, where the
+// server does not remember that far back.
+func (c Client) History(ctx context.Context, o Object, since string) (past []Past, known bool, err error) {
+	c.options.Called("watch")
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	name := o.Name
+	o.Name = ""
+	body, err := c.rest.Get().AbsPath(o.path()...).SetHeader("Accept", "application/json").
+		Param("watch", "true").Param("resourceVersion", since).Param("fieldSelector", "metadata.name="+name).
+		Param("timeoutSeconds", historyLasts).Stream(ctx)
+	switch {
+	case forgotten(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, err
+	}
+	defer func() { err = errors.Join(err, body.Close()) }()
+	decoder := json.NewDecoder(body)
+	for {
+		var e struct {
+			Type   watch.EventType `json:"type"`
+			Object json.RawMessage `json:"object"`
+		}
+		switch err := decoder.Decode(&e); {
+		case errors.Is(err, io.EOF):
+			return past, true, nil
+		case err != nil:
+			return nil, false, fmt.Errorf("read the history of %s %s: %w", o.Resource.GroupResource(), name, err)
+		}
+		switch e.Type {
+		case watch.Error:
+			status := metav1.Status{}
+			if err := json.Unmarshal(e.Object, &status); err != nil {
+				return nil, false, fmt.Errorf("read the history of %s %s: %w", o.Resource.GroupResource(), name, err)
+			}
+			if failed := apierrors.FromObject(&status); !forgotten(failed) {
+				return nil, false, failed
+			}
+			return nil, false, nil
+		case watch.Added, watch.Modified, watch.Deleted:
+			object := &unstructured.Unstructured{}
+			if err := object.UnmarshalJSON(e.Object); err != nil {
+				return nil, false, fmt.Errorf("read the history of %s %s: %w", o.Resource.GroupResource(), name, err)
+			}
+			past = append(past, Past{e.Type, object})
+		case watch.Bookmark:
+		}
+	}
+}
+
+// forgotten is true of an error that says that a resourceVersion is too old, or of another history.
+func forgotten(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsGone(err) || apierrors.IsResourceExpired(err) ||
+		errors.As(err, &status) && (status.Status().Code == http.StatusGone || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge))
+}

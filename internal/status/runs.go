@@ -1,0 +1,187 @@
+package status
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/mirror"
+)
+
+// maxRuns is the schema's limit of runs.
+const maxRuns = 5000
+
+// runs returns what a binding is to say of the work of its template in each cluster. What ended is kept here, where intent is, because neither the copy nor
+// what is known of it need be there tomorrow. joined says which clusters are members. Where the template is not known, what is written stays.
+func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, views []view, joined func(string) bool, now time.Time) []workv1alpha2.Run {
+	if template == nil {
+		return b.Status.Runs
+	}
+	uid, at := template.GetUID(), metav1.NewTime(now.Truncate(time.Second))
+	all := make([]workv1alpha2.Run, 0, len(b.Status.Runs))
+	for _, r := range b.Status.Runs {
+		if r.TemplateUID == uid {
+			all = append(all, r)
+		}
+	}
+	byCluster := make(map[string]*view, len(views))
+	for i := range views {
+		byCluster[views[i].cluster] = &views[i]
+	}
+	for i := range all {
+		r := &all[i]
+		_, placed := binding.Target(b, r.ClusterName)
+		v := byCluster[r.ClusterName]
+		if v != nil {
+			follow(r, v, uid, at)
+		}
+		if !placed && joined(r.ClusterName) {
+			r.Off = true
+			leave(r, b, v)
+		}
+	}
+	known := workv1alpha2.BindingStatus{Runs: all}
+	ends, finished := interpreter.Ends(binding.Kind(b).GroupKind()), interpreter.RunPhase(template)
+	for i := range views {
+		v := &views[i]
+		if !v.placed || binding.RunIn(known.Runs, uid, v.cluster) != nil {
+			continue
+		}
+		r := workv1alpha2.Run{ClusterName: v.cluster, TemplateUID: uid, Phase: workv1alpha2.RunBegan, Time: at}
+		switch {
+		case v.object != nil && of(v.object, uid) && (ends || v.object.Ended != ""):
+			follow(&r, v, uid, at)
+		case v.object == nil && v.listed && v.contact == answers && finished != "":
+			r.Phase, r.Rerun = workv1alpha2.RunSkipped, followed(known.Runs, template)
+		default:
+			continue
+		}
+		known.Runs = binding.SetRun(known.Runs, r)
+	}
+	if len(known.Runs) == 0 {
+		return nil
+	}
+	return known.Runs[:min(maxRuns, len(known.Runs))]
+}
+
+// follow brings what is said of a run up to what is seen of its copy.
+func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
+	end := func(o *mirror.Object) {
+		r.CopyUID = o.UID
+		if r.Phase.Ended() && r.Phase != workv1alpha2.RunSkipped {
+			return
+		}
+		if o.Ended == "" {
+			r.Phase = workv1alpha2.RunBegan
+			return
+		}
+		r.Phase, r.Time = o.Ended, at
+		if r.Completions != nil {
+			r.Succeeded = new(interpreter.Succeeded(o.Status))
+		}
+	}
+	switch o := v.object; {
+	case o != nil && of(o, template) && o.UID != r.ReplacedUID && (o.UID == r.CopyUID || r.CopyUID == "" || !r.Phase.Ended()):
+		if r.Off && v.placed && !o.Deleting {
+			r.Off = false // it never went
+		}
+		end(o)
+	case v.ended != nil && v.ended.Ended != "" && v.ended.UID != r.ReplacedUID && (v.ended.UID == r.CopyUID || r.CopyUID == ""):
+		end(v.ended)
+	}
+}
+
+// leave notes how much of the work of a Job succeeded in a cluster that it leaves.
+func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view) {
+	if r.Completions == nil || r.Phase.Ended() {
+		return
+	}
+	var n int64
+	switch {
+	case v != nil && v.object != nil:
+		n = interpreter.Succeeded(v.object.Status)
+	case v != nil && v.ended != nil && v.ended.UID == r.CopyUID:
+		n = interpreter.Succeeded(v.ended.Status)
+	default:
+		for _, i := range b.Status.AggregatedStatus {
+			var status map[string]any
+			if i.ClusterName == r.ClusterName && i.Status != nil && utiljson.Unmarshal(i.Status.Raw, &status) == nil {
+				n = interpreter.Succeeded(status)
+			}
+		}
+	}
+	if r.Succeeded == nil || *r.Succeeded < n {
+		r.Succeeded = &n
+	}
+}
+
+// of is true of a copy of the template of that UID.
+func of(o *mirror.Object, template types.UID) bool {
+	source, err := mark.Parse(o.Source)
+	return err == nil && source.Template == template
+}
+
+// followed is the request to run again that clusters have followed already.
+func followed(runs []workv1alpha2.Run, template *unstructured.Unstructured) string {
+	asked := template.GetAnnotations()[workv1alpha2.RerunAnnotation]
+	for i := range runs {
+		if asked != "" && runs[i].Rerun == asked {
+			return asked
+		}
+	}
+	return ""
+}
+
+// rests is true of a cluster in which the work has ended, or is not to be done, and nothing is left of it.
+func (v *view) rests() bool {
+	return v.object == nil && v.listed && v.run != nil && v.run.Phase.Ended()
+}
+
+// skipped is true of a cluster in which the work is not to be done: the template had ended when it was added.
+func (v *view) skipped() bool { return v.rests() && v.run.Phase == workv1alpha2.RunSkipped }
+
+// restingItem is what the status says of a cluster that rests.
+func restingItem(i *workv1alpha2.AggregatedStatusItem, v *view, kind schema.GroupKind) error {
+	i.Health = workv1alpha2.ResourceHealthy
+	if v.run.Phase == workv1alpha2.RunFailed {
+		i.Health = workv1alpha2.ResourceUnhealthy
+	}
+	status := map[string]any(nil)
+	switch {
+	case v.run.Phase == workv1alpha2.RunSkipped:
+		i.Status = nil
+		return nil
+	case v.ended != nil && v.ended.UID == v.run.CopyUID && len(v.ended.Status) > 0:
+		status = v.ended.Status
+	case i.Status != nil:
+		return nil // as it was last seen
+	default:
+		var succeeded int64
+		if v.run.Succeeded != nil {
+			succeeded = *v.run.Succeeded
+		}
+		status = interpreter.EndedStatus(kind, v.run.Phase, succeeded, v.run.Time.Time)
+	}
+	if len(status) == 0 {
+		return nil
+	}
+	raw, err := json.Marshal(status)
+	if err != nil {
+		return fmt.Errorf("encode status in cluster %s: %w", v.cluster, err)
+	}
+	if i.Status == nil || !sameJSON(raw, i.Status.Raw) {
+		i.Status = &runtime.RawExtension{Raw: raw}
+	}
+	return nil
+}
