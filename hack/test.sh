@@ -27,7 +27,7 @@ if [ "$(id -u)" -eq 0 ]; then
   phase "clusters on hosts" go_test -timeout 30m -parallel 2 ./test/lab/... || code=$?
 fi
 
-# Beside the browser's tests, which leave the processors idle for half of the time, these packages run, one after the other: they wait
+# Beside the browser's tests, which leave a quarter of the processors idle, these packages run, one after the other: they wait
 # more than they compute. Beside all of Go's tests pages take longer to answer than the tests of them wait.
 waiting=(./test/e2e/documents ./internal/lifecycle)
 browser=
