@@ -28,8 +28,8 @@ failures() {
   awk '
     / *--- FAIL:/ || /^panic:/ || /^FAIL\t/ { left = 8 }
     /^(ok|\?) / { left = 0 }
-    left > 0 { print substr($0, 1, 240); left-- }
-  ' "$1" | head -n 120
+    left > 0 && printed < 120 { print substr($0, 1, 240); left--; printed++ }
+  ' "$1"
 }
 
 # seconds_file has a line "PACKAGE<tab>SECONDS" for each package, as it took when it was last run and passed.

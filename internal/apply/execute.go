@@ -232,7 +232,7 @@ func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, boo
 		t.update(func(s *state) { s.acts.Digest, s.acts.Fields, s.acts.Drifted = t.wanted.Digest, t.at.Fields, true })
 		return queue.Next{}, true, false
 	}
-	t.remember(mutation(mutated(retained(t.wanted.Manifest, live), live)))
+	t.remember(note(retained(t.wanted.Manifest, live), live))
 	return queue.Next{}, true, false
 }
 
@@ -316,9 +316,8 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	}
 	t.log(ctx).Info(verb, "digest", t.wanted.Digest)
 	q.applier.mirror.Observe(q.name(), t.wanted.Object.Resource, applied)
-	changed := mutated(sent, applied)
 	if takesMarks(sent, applied) {
-		return t.unmarked(ctx, changed), false
+		return t.unmarked(ctx, mutated(sent, applied)), false
 	}
 	t.update(func(s *state) { s.acts.Unsure, s.refusals = false, 0 })
 	_, t.at = q.find(t.wanted.Object)
@@ -326,7 +325,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 		return queue.Next{Backoff: true}, false // it was changed or deleted while we wrote
 	}
 	// What else the plan has to say, such as what is left over, is found by planning again.
-	t.remember(mutation(changed))
+	t.remember(note(sent, applied))
 	return queue.Next{}, true
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // mutated names the fields of a manifest that a cluster has otherwise, or not at all, right after it took the manifest: a webhook or an admission policy there
-// changes them, or its version of the API does not know them. What it has besides is not named, nor are values, which may be secret.
+// changes them, or its version of the API does not know them. What it has besides is for added to name. Values are not named: they may be secret.
 func mutated(manifest, applied *unstructured.Unstructured) []string {
 	var paths []string
 	compareFields("", manifest.Object, applied.Object, func(path string, _, _ any) { paths = append(paths, path) })

@@ -83,18 +83,11 @@ func TestPlanOfWhatLosesItsMarks(t *testing.T) {
 	}
 }
 
-// A policy in the member that changes what is applied is not fought: what it is about is said, and no write is made but those that edits of the template ask for.
-func TestWhatAMemberChanges(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
-	api, err := testenv.NewAPI(testenv.Config(oakServer))
-	f.must(err)
-	mutate := func(ns, name, expression string) {
-		t.Helper()
-		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied) // before the policy can change it
-		api.Apply(t, strings.NewReplacer("NAMESPACE", ns, "NAME", name, "EXPRESSION", expression).Replace(`
+// mutate has an admission policy in a member change the ConfigMaps of a namespace, and returns when it is in force.
+func (f *fleet) mutate(api *testenv.API, member client.Client, ns, name, expression string) {
+	t := f.t
+	t.Helper()
+	api.Apply(t, strings.NewReplacer("NAMESPACE", ns, "NAME", name, "EXPRESSION", expression).Replace(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
 metadata: {name: NAME}
@@ -112,23 +105,37 @@ spec:
   policyName: NAME
   matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}
 `))
-		t.Cleanup(func() {
-			api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding", "", name)
-			api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "", name)
-		})
-		// It is in force when it changes what we write.
-		f.eventually("the policy is in force", func() error {
-			probe := configMap(ns, "probe", "1")
-			probe.SetUID("")
-			probe.SetLabels(map[string]string{workv1alpha2.BindingLabel: "probe"})
-			f.must(client.IgnoreNotFound(oak.Delete(t.Context(), probe.DeepCopy())))
-			f.must(oak.Create(t.Context(), probe))
-			value, _, _ := unstructured.NestedString(probe.Object, "data", "key")
-			if value == "1" && probe.GetLabels()[workv1alpha2.BindingLabel] == "probe" {
-				return errNotInForce
-			}
-			return nil
-		})
+	t.Cleanup(func() {
+		api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding", "", name)
+		api.Remove(t, "admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy", "", name)
+	})
+	// It is in force when it changes what we write.
+	f.eventually("the policy is in force", func() error {
+		probe := configMap(ns, "probe", "1")
+		probe.SetUID("")
+		probe.SetLabels(map[string]string{workv1alpha2.BindingLabel: "probe"})
+		f.must(client.IgnoreNotFound(member.Delete(t.Context(), probe.DeepCopy())))
+		f.must(member.Create(t.Context(), probe))
+		data, _, _ := unstructured.NestedStringMap(probe.Object, "data")
+		if len(data) == 1 && data["key"] == "1" && probe.GetLabels()[workv1alpha2.BindingLabel] == "probe" {
+			return errNotInForce
+		}
+		return nil
+	})
+}
+
+// A policy in the member that changes what is applied is not fought: what it is about is said, and no write is made but those that edits of the template ask for.
+func TestWhatAMemberChanges(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	oak := f.client(testenv.Config(oakServer))
+	api, err := testenv.NewAPI(testenv.Config(oakServer))
+	f.must(err)
+	mutate := func(ns, name, expression string) {
+		t.Helper()
+		f.result(f.bind(configMap(ns, "first", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied) // before the policy can change it
+		f.mutate(api, oak, ns, name, expression)
 	}
 
 	t.Run("AValue", func(t *testing.T) {

@@ -329,7 +329,7 @@ func notPlaced(w Wanted) string {
 // foreignMessage says so of an object without a mark, and the way out.
 func foreignMessage(w Wanted) string {
 	if w.Foreign != Refuse {
-		return notPlaced(w)
+		return notPlaced(w) + "; to take it over, set conflictResolution: Overwrite in the policy, or write the template as it is there (orrery promote does); to have ours, delete it there"
 	}
 	return notPlaced(w) + fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
 		"or if namespace %s of the hub has the label %s=true", w.Object.Namespace, workv1alpha2.AllowTakeOverLabel)

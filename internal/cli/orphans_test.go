@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
@@ -170,6 +171,21 @@ func TestOnAHub(t *testing.T) {
 	var formats bytes.Buffer
 	if Main([]string{"__complete", "cluster", "list", "-o", ""}, strings.NewReader(""), &formats, &bytes.Buffer{}); !strings.Contains(formats.String(), "name\n") {
 		t.Errorf("-o completes to %q", formats.String())
+	}
+
+	for name, tc := range map[string]struct{ kind, namespace, name, want string }{
+		"NotThere":            {"ConfigMap", "shop", "nope", `it is not in namespace "shop" of the hub: name another with --namespace`},
+		"NotThereInNoNS":      {"Namespace", "", "nope", "the hub does not have it"},
+		"ThereAndNotPlaced":   {"Namespace", "", "default", "no policy places it"},
+		"KindThatIsNotServed": {"Nope", "", "x", string(appsv1alpha1.RebalanceObjectNotFound)},
+	} {
+		w := &appsv1alpha1.ObservedWorkload{
+			Workload: appsv1alpha1.ObjectReference{APIVersion: "v1", Kind: tc.kind, Namespace: tc.namespace, Name: tc.name},
+			Reason:   appsv1alpha1.RebalanceObjectNotFound,
+		}
+		if got := notRebalanced(t.Context(), c, w); got != tc.want {
+			t.Errorf("%s is not placed anew because %q, want %q", name, got, tc.want)
+		}
 	}
 
 	if code, out, _ := run("server", "confirm-restore"); code != 0 || !strings.Contains(out, "nothing to confirm") {

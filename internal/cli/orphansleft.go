@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -29,6 +30,11 @@ func marked() []metav1.ListOptions {
 		{LabelSelector: workv1alpha2.BindingLabel},
 		{LabelSelector: "!" + workv1alpha2.BindingLabel, FieldSelector: "metadata.annotations['" + workv1alpha2.OrphanAnnotation + "']"},
 	}
+}
+
+// measures reports whether the types of an API group are measurements, which nothing places.
+func measures(group string) bool {
+	return group == "metrics.k8s.io" || strings.HasSuffix(group, ".metrics.k8s.io")
 }
 
 // listCopies lists the objects of a type in all clusters, page by page. On an error it returns what it has listed until then.

@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -70,7 +73,7 @@ func (r *rebalancing) result(ctx context.Context, c client.Client, o *appsv1alph
 			err = say(r.out, "%s is placed anew\n", what)
 		} else {
 			failed++
-			err = say(r.err, "error: %s is not placed anew: %s\n", what, w.Reason)
+			err = say(r.err, "error: %s is not placed anew: %s\n", what, notRebalanced(ctx, c, &w))
 		}
 		if err != nil {
 			return err
@@ -80,4 +83,23 @@ func (r *rebalancing) result(ctx context.Context, c client.Client, o *appsv1alph
 		return fmt.Errorf("%d of %d objects are not placed anew", failed, len(o.Status.ObservedWorkloads))
 	}
 	return nil
+}
+
+// notRebalanced says why an object is not placed anew.
+func notRebalanced(ctx context.Context, c client.Client, w *appsv1alpha1.ObservedWorkload) string {
+	if w.Reason == appsv1alpha1.RebalanceNoPolicy {
+		return "no policy places it: it is where others need it, or its policy is gone"
+	}
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(schema.FromAPIVersionAndKind(w.Workload.APIVersion, w.Workload.Kind))
+	switch err := c.Get(ctx, types.NamespacedName{Namespace: w.Workload.Namespace, Name: w.Workload.Name}, o); {
+	case apierrors.IsNotFound(err) && w.Workload.Namespace != "":
+		return fmt.Sprintf("it is not in namespace %q of the hub: name another with --namespace", w.Workload.Namespace)
+	case apierrors.IsNotFound(err):
+		return "the hub does not have it"
+	case err != nil:
+		return string(w.Reason)
+	default:
+		return "no policy places it"
+	}
 }

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -64,5 +70,54 @@ func TestDeletionProtection(t *testing.T) {
 	}
 	if err := configMaps.Delete(t.Context(), "protected", metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// warnings are those of the answers to a client.
+type warnings []string
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
+
+// TestSelectorsOfNoNamespace: a policy in a namespace that selects a kind which is in none is taken with a warning.
+func TestSelectorsOfNoNamespace(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "external")
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, _ := run(t, Options{DataDir: filepath.Join(t.TempDir(), "hub"), Kubeconfig: kubeconfig})
+	var said warnings
+	config := rest.CopyConfig(h.Config())
+	config.WarningHandler = &said
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	policies := c.Resource(policyv1alpha1.GroupVersion.WithResource("propagationpolicies")).Namespace(testenv.Namespace(t, testenv.Config(0)))
+	create := func(kinds ...schema.GroupVersionKind) []string {
+		t.Helper()
+		said = nil
+		selectors := make([]any, 0, len(kinds))
+		for _, k := range kinds {
+			selectors = append(selectors, map[string]any{"apiVersion": k.GroupVersion().String(), "kind": k.Kind})
+		}
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"resourceSelectors": selectors}}}
+		o.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind("PropagationPolicy"))
+		o.SetName("p")
+		if _, err := policies.Create(t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+	core, rbac := schema.GroupVersion{Version: "v1"}, schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
+	// The API server takes a moment to follow a new policy.
+	eventually(t, "the policy is in force", func() error {
+		if got := create(core.WithKind("ConfigMap"), core.WithKind("Namespace"), rbac.WithKind("ClusterRole")); len(got) != 1 ||
+			!strings.Contains(got[0], "resourceSelectors: Namespace, ClusterRole is in no namespace") || !strings.Contains(got[0], "use a ClusterPropagationPolicy") {
+			return fmt.Errorf("warnings %q", got)
+		}
+		return nil
+	})
+	if got := create(core.WithKind("ConfigMap"), rbac.WithKind("Role")); len(got) > 0 {
+		t.Errorf("of kinds in namespaces: %q", got)
 	}
 }

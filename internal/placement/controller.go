@@ -136,6 +136,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	c.rounds = newRounds(c.enqueue)
 	c.gate = &gate{every: settlingLook, known: c.known, look: c.enqueue}
 	c.reporter.classes = c.classes
+	c.reporter.clusters = c.clusterNames
 	ctx := context.Background() // the manager has not started: nothing is waited for
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
 		synced, err := binding.Watch(ctx, mgr.GetCache(), kind, asPolicy, c.policyChanged)
@@ -232,9 +233,20 @@ func (c *Controller) followFleet(ctx context.Context) {
 		var concerned []binding.Template
 		for _, change := range changes {
 			concerned = append(concerned, c.decisions.concerned(change, c.bindings)...)
+			if change.Before == nil || change.After == nil {
+				c.reporter.clusterChanged(change.Name)
+			}
 		}
 		c.enqueue(concerned...)
 	}
+}
+
+// clusterNames are the clusters of the fleet; not known before all are.
+func (c *Controller) clusterNames() (names []string, known bool) {
+	for _, cluster := range c.fleet.Snapshot().Clusters() {
+		names = append(names, cluster.Name)
+	}
+	return names, c.fleet.Synced()
 }
 
 // enqueue has templates looked at, the most urgent first, as soon as the work may begin.

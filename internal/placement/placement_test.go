@@ -479,11 +479,29 @@ func TestUnknownCluster(t *testing.T) {
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"nowhere"}}
 	w.create(p)
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonUnknownCluster}, "the hub has no cluster nowhere")
 	w.create(deployment("web", 1, nil))
 	b := w.waitPlaced("web-deployment", "", workv1alpha2.ReasonNoClusterFits)
 	if v, _ := w.controller.Outcome(b.UID); v.Status != metav1.ConditionFalse || !strings.Contains(v.Message, "nowhere: UnknownCluster") {
 		t.Errorf("outcome %+v", v)
 	}
+}
+
+// TestPolicyIsOlderThanItsCluster names a cluster that joins later, and kinds that are in no namespace.
+func TestPolicyIsOlderThanItsCluster(t *testing.T) {
+	w := newWorld(t, 1)
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: []string{w.namespace + "-a", w.namespace + "-later"}}
+	w.create(p)
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonUnknownCluster}, "the hub has no cluster "+w.namespace+"-later")
+	w.waitEvents(p, policyv1alpha1.ReasonUnknownCluster)
+	w.join("later")
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonComplete})
+
+	roles := w.policy("roles", deployments(), policyv1alpha1.ResourceSelector{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"})
+	w.create(roles)
+	w.waitStatus(roles, 0, map[string]string{complete: policyv1alpha1.ReasonClusterScoped},
+		"resourceSelectors[1]: ClusterRole is in no namespace", "use a ClusterPropagationPolicy")
 }
 
 func TestNothingSelected(t *testing.T) {
@@ -675,6 +693,40 @@ func TestKindComesLater(t *testing.T) {
 	w.eventually("widget", func() error { return w.client.Create(w.ctx, widget) })
 	w.waitPlaced("w-widget."+group, "a", scheduled)
 	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
+}
+
+// TestSelectorOfAnotherVersion selects a kind in a version that the hub does not serve: it is placed, counted, and said.
+func TestSelectorOfAnotherVersion(t *testing.T) {
+	w := newWorld(t, 1)
+	group := w.namespace + ".example.org"
+	version := func(name string) apiextensionsv1.CustomResourceDefinitionVersion {
+		return apiextensionsv1.CustomResourceDefinitionVersion{
+			Name: name, Served: true, Storage: name == "v1",
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+		}
+	}
+	w.create(&apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "gears." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gears", Kind: "Gear"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version("v1"), version("v1beta1")},
+		},
+	})
+	gear := &unstructured.Unstructured{}
+	gear.SetGroupVersionKind(schema.GroupVersionKind{Group: group, Version: "v1", Kind: "Gear"})
+	gear.SetNamespace(w.namespace)
+	gear.SetName("g")
+	w.eventually("gear", func() error { return w.client.Create(w.ctx, gear) })
+	p := w.policy("p", policyv1alpha1.ResourceSelector{APIVersion: group + "/v2", Kind: "Gear"})
+	w.create(p)
+	w.waitPlaced("g-gear."+group, "a", scheduled)
+	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady, claimed: policyv1alpha1.ReasonClaimed, complete: policyv1alpha1.ReasonKindNotServed},
+		"resourceSelectors[0]: the hub does not serve Gear of "+group+"/v2; it is taken as "+group+"/v1: write that")
+
+	// A version that the hub serves, too, is taken as it is.
+	served := w.policy("served", policyv1alpha1.ResourceSelector{APIVersion: group + "/v1beta1", Kind: "Gear", Name: "g"})
+	w.create(served)
+	w.waitStatus(served, 1, map[string]string{complete: policyv1alpha1.ReasonComplete})
 }
 
 func TestBindingName(t *testing.T) {

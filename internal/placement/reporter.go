@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -53,6 +54,7 @@ type reporter struct {
 	templates *template.Cache
 	bindings  *binding.Cache
 	classes   *classes
+	clusters  func() (names []string, known bool) // of the fleet
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	delay     time.Duration // reportDelay, but in tests
 
@@ -247,6 +249,10 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 		if err == nil {
 			return policyv1alpha1.PropagationStatus{}, false
 		}
+		if other, ok := errors.AsType[*template.OtherVersionError](err); ok && !r.templates.Listed(other.Served) && r.templates.Watch(other.Served) == nil {
+			r.changed(policy.Name(p))
+			return policyv1alpha1.PropagationStatus{}, false
+		}
 		unserved = append(unserved, fmt.Sprintf("resourceSelectors[%d]: %v", selectorOf(p, gvk), err))
 	}
 
@@ -307,7 +313,7 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 	return status, true
 }
 
-// complete says what a policy leaves out that its selectors name.
+// complete says what a policy leaves out that its selectors or its placement name.
 func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserved []string) metav1.Condition {
 	var system, reserved []string
 	named := false
@@ -333,6 +339,10 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 	if len(reserved) > 0 {
 		messages = append(messages, fmt.Sprintf("objects that every cluster makes for itself, and the hub's own, are left out: %d (%s)", len(reserved), some(reserved)))
 	}
+	scopeless, unknown := r.scopeless(p), r.unknownClusters(p)
+	if messages = append(messages, scopeless...); unknown != "" {
+		messages = append(messages, unknown)
+	}
 	c.Message = strings.Join(messages, "; ")
 	switch {
 	case len(invalid) > 0:
@@ -343,6 +353,10 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 		c.Reason = policyv1alpha1.ReasonSystemNamespace
 	case named:
 		c.Reason = policyv1alpha1.ReasonReservedObject
+	case len(scopeless) > 0:
+		c.Reason = policyv1alpha1.ReasonClusterScoped
+	case unknown != "":
+		c.Reason = policyv1alpha1.ReasonUnknownCluster
 	}
 	if c.Reason != "" {
 		c.Status = metav1.ConditionFalse
@@ -405,7 +419,7 @@ func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) ma
 func candidates(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) iter.Seq[*unstructured.Unstructured] {
 	return func(yield func(*unstructured.Unstructured) bool) {
 		for _, s := range p.Spec.ResourceSelectors {
-			gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
+			gvk, _ := templates.ListedAs(schema.FromAPIVersionAndKind(s.APIVersion, s.Kind))
 			namespace := cmp.Or(p.Namespace, s.Namespace)
 			if s.Name != "" {
 				// Without a namespace: cluster-scoped, or one of that name in every namespace.

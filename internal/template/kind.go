@@ -11,7 +11,6 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -82,6 +81,9 @@ func (k *kind) run(ctx context.Context, c *Cache) {
 		if ctx.Err() != nil {
 			return
 		}
+		if other, ok := errors.AsType[*OtherVersionError](err); ok {
+			_ = c.Watch(other.Served) // what is wrong with it is for whoever watches it to ask
+		}
 		k.fail(c, err)
 		logr.FromContextOrDiscard(ctx).V(1).Info("kind is not served", "kind", k.gvk.String(), "reason", err.Error())
 		select {
@@ -94,20 +96,16 @@ func (k *kind) run(ctx context.Context, c *Cache) {
 
 // find asks the hub for the kind's resource.
 func (k *kind) find(c *Cache) (schema.GroupVersionResource, error) {
-	none := &meta.NoKindMatchError{GroupKind: k.gvk.GroupKind(), SearchedVersions: []string{k.gvk.Version}}
 	list, err := c.discovery.ServerResourcesForGroupVersion(k.gvk.GroupVersion().String())
 	if apierrors.IsNotFound(err) {
-		return schema.GroupVersionResource{}, none
+		return schema.GroupVersionResource{}, c.unserved(k.gvk)
 	}
 	if err != nil {
 		return schema.GroupVersionResource{}, fmt.Errorf("discover %s: %w", k.gvk.GroupVersion(), err)
 	}
-	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool {
-		// A subresource may have the kind too.
-		return r.Kind == k.gvk.Kind && !slices.Contains([]byte(r.Name), '/')
-	})
+	i := slices.IndexFunc(list.APIResources, func(r metav1.APIResource) bool { return isOf(r, k.gvk.Kind) })
 	if i < 0 {
-		return schema.GroupVersionResource{}, none
+		return schema.GroupVersionResource{}, c.unserved(k.gvk)
 	}
 	resource := list.APIResources[i]
 	if !slices.Contains(resource.Verbs, "list") || !slices.Contains(resource.Verbs, "watch") {

@@ -4,6 +4,7 @@ package scripts
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -276,5 +277,40 @@ func TestTimes(t *testing.T) {
 		if after[name] != was || was == first[name] {
 			t.Errorf("%s differs from HEAD; its time was %s, and is %s", name, was, after[name])
 		}
+	}
+}
+
+// TestFailures gives failures what go test prints of passed and failed tests, of a panic and of packages.
+func TestFailures(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	var in []string
+	in = append(in, "ok  \torrery.dev/orrery/a\t1.0s", "=== RUN   TestA", "    a_test.go:1: noise", "--- FAIL: TestA (0.00s)")
+	for i := range 9 {
+		in = append(in, fmt.Sprintf("    a_test.go:%d: wrong", i))
+	}
+	in = append(in, "        --- FAIL: TestB/Sub (0.00s)", "        b_test.go:1: "+long, "ok  \torrery.dev/orrery/b\t2.0s", "more noise",
+		"panic: runtime error", "goroutine 1 [running]:", "?   \torrery.dev/orrery/c\t[no test files]", "FAIL\torrery.dev/orrery/d\t3.0s")
+	want := []string{"what failed, shortened:", "--- FAIL: TestA (0.00s)"}
+	for i := range 7 { // eight lines of each
+		want = append(want, fmt.Sprintf("    a_test.go:%d: wrong", i))
+	}
+	want = append(want, "        --- FAIL: TestB/Sub (0.00s)", ("        b_test.go:1: " + long)[:240],
+		"panic: runtime error", "goroutine 1 [running]:", "FAIL\torrery.dev/orrery/d\t3.0s")
+	for range 20 { // in all, 120 lines
+		in = append(in, slices.Repeat([]string{"--- FAIL: TestMany (0.00s)"}, 8)...)
+		want = append(want, slices.Repeat([]string{"--- FAIL: TestMany (0.00s)"}, 8)...)
+	}
+	want = want[:121]
+
+	file := filepath.Join(t.TempDir(), "output")
+	if err := os.WriteFile(file, []byte(strings.Join(in, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("bash", "-c", "set -euo pipefail; source ../../hack/go-tests.sh; failures "+file).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSpace(string(out)), "\n")); diff != "" {
+		t.Errorf("what is printed (-want +got):\n%s", diff)
 	}
 }

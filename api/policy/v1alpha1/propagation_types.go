@@ -649,6 +649,8 @@ const (
 	ReasonSelectorInvalid = "SelectorInvalid" // a selector can never select anything
 	ReasonSystemNamespace = "SystemNamespace" // a cluster-wide selector must name a system namespace to reach into it
 	ReasonReservedObject  = "ReservedObject"  // a selector names an object that every cluster makes for itself, or the hub's own
+	ReasonClusterScoped   = "ClusterScoped"   // a selector of a policy in a namespace names a kind that is in none
+	ReasonUnknownCluster  = "UnknownCluster"  // the placement names a cluster that the hub does not have
 )
 
 // PropagationPolicyList is a list of PropagationPolicies.

@@ -1,0 +1,69 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	"orrery.dev/orrery/internal/policy"
+)
+
+// scopeless says of which selectors of a policy in a namespace the kind is in no namespace, so that they select nothing.
+func (r *reporter) scopeless(p *policyv1alpha1.PropagationPolicy) (said []string) {
+	if p.Namespace == "" {
+		return nil
+	}
+	for i, s := range p.Spec.ResourceSelectors {
+		gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
+		m, err := r.client.RESTMapper().RESTMapping(gvk.GroupKind())
+		if err == nil && m.Scope.Name() == meta.RESTScopeNameRoot {
+			said = append(said, fmt.Sprintf("resourceSelectors[%d]: %s is in no namespace, and a PropagationPolicy selects in its own alone: use a ClusterPropagationPolicy", i, s.Kind))
+		}
+	}
+	return said
+}
+
+// unknownClusters says which clusters a policy names that the hub does not have; nothing while that is not known.
+func (r *reporter) unknownClusters(p *policyv1alpha1.PropagationPolicy) string {
+	if r.clusters == nil {
+		return ""
+	}
+	has, known := r.clusters()
+	if !known {
+		return ""
+	}
+	missing := slices.DeleteFunc(namedClusters(p), func(name string) bool { return slices.Contains(has, name) })
+	if len(missing) == 0 {
+		return ""
+	}
+	return "placement: the hub has no cluster " + some(missing)
+}
+
+// namedClusters are the clusters that a policy places in by name, in alphabetical order.
+func namedClusters(p *policyv1alpha1.PropagationPolicy) []string {
+	var names []string
+	if a := p.Spec.Placement.ClusterAffinity; a != nil {
+		names = append(names, a.ClusterNames...)
+	}
+	for _, term := range p.Spec.Placement.ClusterAffinities {
+		names = append(names, term.ClusterNames...)
+		for _, overflow := range term.OverflowAffinities {
+			names = append(names, overflow.ClusterNames...)
+		}
+	}
+	slices.SortFunc(names, strings.Compare)
+	return slices.Compact(names)
+}
+
+// clusterChanged has the status of the policies written anew that name a cluster which came or went.
+func (r *reporter) clusterChanged(name string) {
+	for _, p := range r.policies.All() {
+		if slices.Contains(namedClusters(p), name) {
+			r.changed(policy.Name(p))
+		}
+	}
+}
