@@ -57,7 +57,7 @@ func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured
 		return t.judged(seen, workv1alpha2.ReasonPodSecurity, "what would run there: "+why)
 	}
 	t.log(ctx).Info("an object of others becomes the hub's", "origin", origin)
-	return t.own(ctx, live, origin, everybody)
+	return t.own(ctx, live, origin, everybodys)
 }
 
 // wayOut ends the message about an object that differs.

@@ -185,6 +185,31 @@ func TestAdoptedMeansEqual(t *testing.T) {
 	f.unjoin("oak")
 }
 
+// A field manager is only a name: what pods run is not a controller's because an entry of managedFields says so.
+func TestAForgedManagerOwnsNoPods(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	oak := f.client(testenv.Config(oakServer))
+	ns := f.adoptable(oak)
+	f.level(f.hub, ns, "baseline")
+	template := f.manifestOf(ns, supersets["Deployment"].template)
+	was := f.has(oak, f.patched(template, supersets["Deployment"].more), "kube-controller-manager")
+	b := f.bind(template, nil, "oak")
+	if r := f.result(b, "oak", workv1alpha2.ReasonConflict); !strings.Contains(r.Message, "containers[miner]") {
+		t.Errorf("the message is %q", r.Message)
+	}
+	if now := f.live(oak, template); now.GetResourceVersion() != was.GetResourceVersion() {
+		t.Errorf("it was written: %v", now.GetAnnotations())
+	}
+	f.edit(b, overwrites)
+	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+	if text := string(encoded(f.live(oak, template).Object)); strings.Contains(text, `"miner"`) {
+		t.Errorf("what it ran is left: %s", text)
+	}
+	f.unjoin("oak")
+}
+
 // What is taken out of an adopted template goes in its cluster, and what cannot stand beside what was there before arrives.
 func TestAnAdoptedObjectIsTheTemplate(t *testing.T) {
 	f := newFleet(t)

@@ -419,7 +419,7 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 	// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.
 	if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {
 		t.log(ctx).Info("taking back what carries this hub's mark")
-		return t.own(ctx, live, live.GetAnnotations()[workv1alpha2.OriginAnnotation], everybody)
+		return t.own(ctx, live, live.GetAnnotations()[workv1alpha2.OriginAnnotation], everybodys)
 	}
 	if t.wanted.Foreign != Refuse {
 		return t.adopt(ctx, seen, live)

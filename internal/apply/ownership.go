@@ -275,27 +275,49 @@ func (s fieldSet) within(value any) fieldSet {
 	return out
 }
 
-// takes selects the entries of managedFields whose fields are handed over; ours are the fields that our server-side apply owns already.
-type takes func(entry metav1.ManagedFieldsEntry, ours fieldSet) bool
+// takes returns the fields of an entry of managedFields that are handed over; ours are the fields that our server-side apply owns already.
+type takes func(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet
 
-// everybody selects whoever wrote an object before it was ours, but for controllers.
-func everybody(entry metav1.ManagedFieldsEntry, _ fieldSet) bool {
-	return entry.Subresource == "" && entry.Manager != workv1alpha2.FieldManager && entry.Manager != workv1alpha2.ReplicasFieldManager && !isController(entry)
+// everybodys are the fields of whoever wrote an object before it was ours. Those of a controller stay its own, but for what pods run, which no controller sets of a template.
+func everybodys(entry metav1.ManagedFieldsEntry, _ fieldSet) fieldSet {
+	switch {
+	case entry.Subresource != "", entry.Manager == workv1alpha2.FieldManager, entry.Manager == workv1alpha2.ReplicasFieldManager:
+		return nil
+	case isController(entry):
+		return fieldsIn(entry).ofPods()
+	}
+	return fieldsIn(entry)
 }
 
-// formerOwners selects who made an object that an earlier version of the hub adopted: who updated it, or applied it with kubectl or Helm, and owns fields beside us. Whoever
-// changed the object since then took the fields from us.
-func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) bool {
+// ofPods returns the part of a set that says what pods run.
+func (s fieldSet) ofPods() fieldSet {
+	spec, _ := s.at("f:spec")
+	pods := maps.Clone(spec)
+	maps.DeleteFunc(pods, func(key string, _ any) bool { return key == "." || mayBeControllers(pathOf("spec", key)) })
+	if len(pods) == 0 {
+		return nil
+	}
+	return fieldSet{"f:spec": map[string]any(pods)}
+}
+
+// formerOwners are the fields of who made an object that an earlier version of the hub adopted: who updated it, or applied it with kubectl or Helm, and owns fields beside us.
+// Whoever changed the object since then took the fields from us.
+func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	deployed := entry.Operation == metav1.ManagedFieldsOperationUpdate || entry.Manager == "helm" || strings.HasPrefix(entry.Manager, "kubectl")
-	return deployed && everybody(entry, ours) && fieldsIn(entry).overlaps(ours)
+	if set := everybodys(entry, ours); deployed && !isController(entry) && set.overlaps(ours) {
+		return set
+	}
+	return nil
 }
 
-// restorers select who made a copy anew, marks and all, from what was saved of it.
-func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) bool {
+// restorers are the fields of who made a copy anew, marks and all, from what was saved of it.
+func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	labels, _ := fieldsIn(entry).at("f:metadata")
 	labels, _ = labels.at("f:labels")
-	_, marked := labels.at("f:" + workv1alpha2.BindingLabel)
-	return marked && formerOwners(entry, ours)
+	if _, marked := labels.at("f:" + workv1alpha2.BindingLabel); marked {
+		return formerOwners(entry, ours)
+	}
+	return nil
 }
 
 // staying reports which fields of an object are not handed over: what the manifest leaves to the cluster, and the marks of others.
@@ -328,9 +350,13 @@ func handOver(manifest, live *unstructured.Unstructured, selects takes, now time
 		if isOurs(entry) {
 			continue
 		}
-		var taken, left fieldSet
-		if selects(entry, before) {
-			taken, left = fieldsIn(entry).split("", stays)
+		handed := selects(entry, before)
+		taken, left := handed.split("", stays)
+		if len(handed) > 0 && isController(entry) {
+			left = fieldsIn(entry)
+			spec, _ := left.at("f:spec")
+			pods, _ := handed.at("f:spec")
+			maps.DeleteFunc(spec, func(key string, _ any) bool { _, of := pods[key]; return of })
 		}
 		if entry.APIVersion != ours.APIVersion {
 			taken = taken.within(live.Object)
@@ -364,10 +390,8 @@ func toGo(manifest, live *unstructured.Unstructured) []string {
 	stays := staying(manifest, live)
 	var paths []string
 	for _, entry := range live.GetManagedFields() {
-		if formerOwners(entry, ours) {
-			taken, _ := fieldsIn(entry).split("", stays)
-			paths = append(paths, taken.beyond("", ours)...)
-		}
+		taken, _ := formerOwners(entry, ours).split("", stays)
+		paths = append(paths, taken.beyond("", ours)...)
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
