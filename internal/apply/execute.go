@@ -9,11 +9,9 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
@@ -34,6 +32,8 @@ type task struct {
 	// reachable is true when at is what is there, and not what was there when the cluster last answered.
 	reachable bool
 	sent      bool // the cluster was asked for a copy
+	// edited is true while a copy follows a change of its template, owned once the hub owns what others owned of an object that it did not make.
+	edited, owned bool
 }
 
 // do does actions in order. next says when to plan again; again means at once.
@@ -93,6 +93,8 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 		return t.ask(ctx)
 	case Compare:
 		return t.compare(ctx, a.Copy)
+	case Inspect:
+		return t.inspect(ctx)
 	case Create, Update, Repair:
 		return t.apply(ctx, a)
 	case Begin:
@@ -232,7 +234,7 @@ func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, boo
 		t.update(func(s *state) { s.acts.Digest, s.acts.Fields, s.acts.Drifted = t.wanted.Digest, t.at.Fields, true })
 		return queue.Next{}, true, false
 	}
-	t.remember(note(retained(t.wanted.Manifest, live), live))
+	t.remember(t.noteOf(retained(t.wanted.Manifest, live), live))
 	return queue.Next{}, true, false
 }
 
@@ -254,6 +256,7 @@ func (t *task) apply(ctx context.Context, a Action) (queue.Next, bool, bool) {
 		})
 	}
 	origin := a.Copy.Origin
+	t.edited = a.Verb == Update && t.isEdited(a.Copy)
 	if a.Verb == Create {
 		return t.send(ctx, origin, false)
 	}
@@ -295,17 +298,20 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	if force {
 		var err error
 		if manifest, err = t.retain(ctx, manifest); err != nil {
-			return t.failed(ctx, err), false
+			next, again, _ = t.disowned(ctx, err)
+			return next, again
 		}
 		if t.wanted.Work.tracked() {
 			manifest.SetUID(t.at.UID) // what went meanwhile is not made anew
 		}
+		t.signOwned(manifest)
 	}
 	t.sends()
 	t.update(func(s *state) { s.acts.Unsure = true })
-	sent, applied, created, err := t.applyManifest(ctx, manifest, force)
+	sent, applied, created, err := t.applyOwned(ctx, manifest, force)
 	if err != nil {
-		return t.failed(ctx, err), false
+		next, again, _ = t.disowned(ctx, err)
+		return next, again
 	}
 	if !force && !created && foreignManager(applied) {
 		return t.takeBack(ctx)
@@ -325,7 +331,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 		return queue.Next{Backoff: true}, false // it was changed or deleted while we wrote
 	}
 	// What else the plan has to say, such as what is left over, is found by planning again.
-	t.remember(note(sent, applied))
+	t.remember(t.noteOf(sent, applied))
 	return queue.Next{}, true
 }
 
@@ -333,7 +339,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 func (t *task) remember(note string) {
 	t.update(func(s *state) {
 		s.acts.Digest, s.acts.Fields, s.acts.Applied, s.acts.Refused, s.acts.Judged = t.wanted.Digest, t.at.Fields, true, "", ""
-		s.acts.Drifted, s.acts.Note = false, note
+		s.acts.Drifted, s.acts.Inspected, s.acts.Note = false, true, note
 	})
 }
 
@@ -392,10 +398,14 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 		q.applier.mirror.ObserveDeleted(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name, seen.UID)
 		return queue.Next{Backoff: true}, false, false
 	}
+	if apierrors.IsForbidden(err) {
+		t.report(workv1alpha2.ReasonConflict, notPlaced(t.wanted)+"; the cluster does not let the hub read it: "+err.Error())
+		return queue.Next{Backoff: true}, false, false
+	}
 	if err != nil {
 		return t.failed(ctx, err), false, false
 	}
-	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID {
+	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID && !isCopied(live) {
 		if from, err := q.applier.key().Verify(orphan.Source); err == nil {
 			// Taking it back would wipe out what shows that the hub was restored.
 			left := mirror.Object{Cluster: q.name(), Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Source: orphan.Source}
@@ -408,70 +418,25 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 			}
 		}
 		t.log(ctx).Info("taking back what was orphaned")
+		t.edited = t.isEdited(mirror.Object{Source: orphan.Source})
 		if err := t.reclaim(ctx, live, orphan.Origin); err != nil {
 			return t.failed(ctx, err), false, false
+		}
+		if ownSet(live, t.wanted.Manifest.GetAPIVersion()) == nil {
+			return queue.Next{}, true, false // others made it anew: with our mark on it, it is judged as such
 		}
 		return t.send(ctx, orphan.Origin, true)
 	}
 	// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.
-	if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template {
+	if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {
 		t.log(ctx).Info("taking back what carries this hub's mark")
-		return t.send(ctx, live.GetAnnotations()[workv1alpha2.OriginAnnotation], true)
+		return t.own(ctx, live, live.GetAnnotations()[workv1alpha2.OriginAnnotation], everybodys)
 	}
 	if t.wanted.Foreign != Refuse {
-		equal, err := t.tryOn(ctx, live)
-		switch {
-		case err != nil:
-			return t.failed(ctx, err), false, false
-		case equal:
-			t.log(ctx).Info("adopting an object that is equal")
-			return t.send(ctx, workv1alpha2.OriginAdopted, true)
-		case t.wanted.Foreign == TakeOver:
-			t.log(ctx).Info("taking over an object of others")
-			return t.send(ctx, workv1alpha2.OriginTakenOver, true)
-		}
+		return t.adopt(ctx, seen, live)
 	}
 	seen.UID, seen.ResourceVersion = live.GetUID(), live.GetResourceVersion()
-	t.update(func(s *state) { s.acts.Judged = judgement(t.wanted, seen) })
-	t.report(workv1alpha2.ReasonConflict, foreignMessage(t.wanted))
-	return queue.Next{Backoff: true}, false, false
-}
-
-// tryOn says whether the manifest would change nothing of an object but our marks.
-func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (equal bool, err error) {
-	manifest := retained(t.marked(workv1alpha2.OriginAdopted), live)
-	tried, _, err := t.queue.client.Apply(ctx, t.wanted.Object, manifest.Object, false, true)
-	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return equality.Semantic.DeepEqual(withoutMarks(live), withoutMarks(tried)), nil
-}
-
-// withoutMarks is an object without our marks and without what every write changes.
-func withoutMarks(o *unstructured.Unstructured) map[string]any {
-	o = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.Object)}
-	labels, annotations := o.GetLabels(), o.GetAnnotations()
-	delete(labels, workv1alpha2.BindingLabel)
-	for _, key := range []string{
-		workv1alpha2.DigestAnnotation, workv1alpha2.SourceAnnotation, workv1alpha2.OriginAnnotation, workv1alpha2.OrphanAnnotation,
-	} {
-		delete(annotations, key)
-	}
-	o.SetLabels(labels)
-	o.SetAnnotations(annotations)
-	o.SetManagedFields(nil)
-	o.SetResourceVersion("")
-	o.SetGeneration(0)         // annotations alone move that of a Deployment
-	delete(o.Object, "status") // which the cluster's controllers write meanwhile
-	for _, name := range []string{"labels", "annotations"} {
-		if entries, found, _ := unstructured.NestedMap(o.Object, "metadata", name); found && len(entries) == 0 {
-			unstructured.RemoveNestedField(o.Object, "metadata", name)
-		}
-	}
-	return o.Object
+	return t.judged(seen, workv1alpha2.ReasonConflict, foreignMessage(t.wanted))
 }
 
 // failed reports what a call ended with, and says when to try again.

@@ -65,6 +65,38 @@ func TestMutated(t *testing.T) {
 	}
 }
 
+func TestAdded(t *testing.T) {
+	for name, tc := range map[string]struct {
+		manifest, applied, owned string
+		want                     []string
+	}{
+		"Nothing":                 {`data: {a: x}`, `data: {a: x}`, `{"f:data":{"f:a":{}}}`, nil},
+		"AKeyOfAMap":              {`data: {a: x}`, `data: {a: x, b: y}`, `{"f:data":{"f:a":{}}}`, []string{"data.b"}},
+		"AKeyOfAnother":           {`data: {a: x}`, `data: {a: x, b: y}`, `{"f:data":{"f:a":{},"f:b":{}}}`, nil},
+		"ADefault":                {`spec: {a: x}`, `spec: {a: x, b: y}`, `{"f:spec":{"f:a":{}}}`, nil},
+		"AMapAsAWhole":            {`spec: {nodeSelector: {a: x}}`, `spec: {nodeSelector: {a: x, b: y}}`, `{"f:spec":{"f:nodeSelector":{}}}`, []string{"spec.nodeSelector.b"}},
+		"AListAsAWhole":           {`spec: {tolerations: [{key: own}]}`, `spec: {tolerations: [{key: own}, {key: injected}]}`, `{"f:spec":{"f:tolerations":{}}}`, []string{"spec.tolerations[injected]"}},
+		"ArgumentsOfACommand":     {`spec: {args: [a]}`, `spec: {args: [a, b]}`, `{"f:spec":{"f:args":{}}}`, []string{"spec.args"}},
+		"ASidecar":                {`spec: {containers: [{name: a}]}`, `spec: {containers: [{name: a, image: d}, {name: s}]}`, `{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{"f:name":{}}}}}`, []string{"spec.containers[s]"}},
+		"ASidecarOfAnother":       {`spec: {containers: [{name: a}]}`, `spec: {containers: [{name: a}, {name: s}]}`, `{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{"f:name":{}},"k:{\"name\":\"s\"}":{"f:name":{}}}}}`, nil},
+		"AnArgumentInAContainer":  {`spec: {containers: [{name: a, args: [x]}]}`, `spec: {containers: [{name: a, args: [x, y]}]}`, `{"f:spec":{"f:containers":{"k:{\"name\":\"a\"}":{"f:name":{},"f:args":{}}}}}`, []string{"spec.containers[a].args"}},
+		"NobodyKnowsWhoOwnsThese": {`data: {a: x}`, `data: {a: x, b: y}`, ``, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const head = "apiVersion: v1\nkind: ConfigMap\n"
+			applied := parsed(t, head+tc.applied)
+			if tc.owned != "" {
+				applied.Object["metadata"] = map[string]any{"managedFields": []any{
+					parsed(t, head+"entry: {manager: orrery, operation: Apply, apiVersion: v1, fieldsType: FieldsV1, fieldsV1: "+tc.owned+"}").Object["entry"],
+				}}
+			}
+			if diff := cmp.Diff(tc.want, added(parsed(t, head+tc.manifest), applied)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 // Whatever takes our marks off is met with the patience of a refusal, also where the object then looks like another's.
 func TestPlanOfWhatLosesItsMarks(t *testing.T) {
 	w := Wanted{Decided: true, Object: Object{Name: "x"}, Digest: "d"}
@@ -142,11 +174,11 @@ func TestWhatAMemberChanges(t *testing.T) {
 		f.t = t
 		defer func() { f.t = f.whole }()
 		ns := testenv.Namespace(t, testenv.Config(hubServer))
-		mutate(ns, "values-"+ns, `[JSONPatch{op: "replace", path: "/data/key", value: "theirs"}]`)
+		mutate(ns, "values-"+ns, `[JSONPatch{op: "replace", path: "/data/key", value: "theirs"}, JSONPatch{op: "add", path: "/data/injected", value: "hidden"}]`)
 		before := f.calls("apply")
 		b := f.bind(configMap(ns, "a", "1"), nil, "oak")
 		r := f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
-		if !r.Applied || !strings.Contains(r.Message, "data.key") || strings.Contains(r.Message, "theirs") {
+		if !r.Applied || !strings.Contains(r.Message, "data.key") || !strings.Contains(r.Message, "data.injected") || strings.Contains(r.Message, "theirs") || strings.Contains(r.Message, "hidden") {
 			t.Errorf("the result is %+v", r)
 		}
 		f.data(oak, ns, "a", "theirs")

@@ -1,9 +1,14 @@
 package apply
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -132,4 +137,296 @@ func taken(wanted, is any, ours fieldSet, whole bool) bool {
 	default:
 		return !same(wanted, is)
 	}
+}
+
+// controllers are the field managers of Kubernetes' controllers and of autoscalers.
+var controllers = []string{
+	"kube-controller-manager", "cloud-controller-manager", "kube-scheduler", "kubelet", "kube-apiserver", "k3s", "kubelite", "k0s",
+	"cluster-autoscaler", "autoscaler", "horizontal-pod-autoscaler", "vpa-updater", "vpa-recommender", "keda", "keda-operator",
+}
+
+// isController reports whether an entry of managedFields is of a controller of Kubernetes or of an autoscaler: of whatever scales by the subresource, but for kubectl.
+func isController(entry metav1.ManagedFieldsEntry) bool {
+	return slices.Contains(controllers, entry.Manager) || entry.Subresource == "scale" && !strings.HasPrefix(entry.Manager, "kubectl")
+}
+
+// controllersSet returns the fields of an object that controllers of Kubernetes and autoscalers own.
+func controllersSet(o *unstructured.Unstructured) fieldSet {
+	var all fieldSet
+	for _, entry := range o.GetManagedFields() {
+		if isController(entry) {
+			all = merge(all, fieldsIn(entry))
+		}
+	}
+	return all
+}
+
+// merge returns the fields that one of two sets has. It changes neither.
+func merge(a, b fieldSet) fieldSet {
+	out := maps.Clone(a)
+	if out == nil {
+		out = fieldSet{}
+	}
+	if len(a) == 0 && len(b) > 0 && a != nil || len(b) == 0 && len(a) > 0 && b != nil {
+		out["."] = map[string]any{} // one has the value itself, and the other what is in it
+	}
+	for key, value := range b {
+		of, _ := value.(map[string]any)
+		if is, both := out[key].(map[string]any); both {
+			of = merge(is, of)
+		}
+		out[key] = map[string]any(of)
+	}
+	return out
+}
+
+// pathOf is the path of a key of a set, in words.
+func pathOf(path, key string) string {
+	kind, text, _ := strings.Cut(key, ":")
+	var value any
+	if kind == "f" || json.Unmarshal([]byte(text), &value) != nil {
+		return join(path, text)
+	}
+	if keys, isMap := value.(map[string]any); isMap {
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(keys)) {
+			parts = append(parts, fmt.Sprint(keys[name]))
+		}
+		text = strings.Join(parts, "/")
+	}
+	return path + "[" + strings.Trim(text, `"`) + "]"
+}
+
+// split divides a set into what is handed over and what stays.
+func (s fieldSet) split(path string, stays func(path string) bool) (taken, left fieldSet) {
+	taken, left = fieldSet{}, fieldSet{}
+	for key, value := range s {
+		part, _ := value.(map[string]any)
+		here := pathOf(path, key)
+		switch {
+		case key == ".":
+			taken[key] = value
+		case stays(here):
+			left[key] = value
+		case len(part) == 0:
+			taken[key] = value
+		default:
+			t, l := fieldSet(part).split(here, stays)
+			if len(t) > 0 {
+				taken[key] = map[string]any(t)
+			}
+			if len(l) > 0 {
+				left[key] = map[string]any(l)
+			}
+		}
+	}
+	return taken, left
+}
+
+// overlaps reports whether two sets have a field in common.
+func (s fieldSet) overlaps(other fieldSet) bool {
+	for key, value := range s {
+		part, _ := value.(map[string]any)
+		of, both := other[key].(map[string]any)
+		if key == "." || !both {
+			continue
+		}
+		if len(part) == 0 || len(of) == 0 || fieldSet(part).overlaps(of) {
+			return true
+		}
+	}
+	return false
+}
+
+// beyond names the fields of a set that another does not have.
+func (s fieldSet) beyond(path string, other fieldSet) (paths []string) {
+	for key, value := range s {
+		part, _ := value.(map[string]any)
+		of, both := other[key].(map[string]any)
+		switch {
+		case key == ".":
+		case !both:
+			paths = append(paths, pathOf(path, key))
+		case len(of) > 0:
+			paths = append(paths, fieldSet(part).beyond(pathOf(path, key), of)...)
+		}
+	}
+	return paths
+}
+
+// within returns the fields of a set that a value has.
+func (s fieldSet) within(value any) fieldSet {
+	out := fieldSet{}
+	for key, inner := range s {
+		part, _ := inner.(map[string]any)
+		var is any
+		switch of := value.(type) {
+		case map[string]any:
+			is = of[strings.TrimPrefix(key, "f:")]
+		case []any:
+			is = keyed(of, key)
+		}
+		if key == "." {
+			out[key] = inner
+		} else if is != nil {
+			out[key] = map[string]any(fieldSet(part).within(is))
+		}
+	}
+	return out
+}
+
+// takes returns the fields of an entry of managedFields that are handed over; ours are the fields that our server-side apply owns already.
+type takes func(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet
+
+// everybodys are the fields of whoever wrote an object before it was ours. Those of a controller stay its own, but for what pods run, which no controller sets of a template.
+func everybodys(entry metav1.ManagedFieldsEntry, _ fieldSet) fieldSet {
+	switch {
+	case entry.Subresource != "", entry.Manager == workv1alpha2.FieldManager, entry.Manager == workv1alpha2.ReplicasFieldManager:
+		return nil
+	case isController(entry):
+		return fieldsIn(entry).ofPods()
+	}
+	return fieldsIn(entry)
+}
+
+// ofPods returns the part of a set that says what pods run.
+func (s fieldSet) ofPods() fieldSet {
+	spec, _ := s.at("f:spec")
+	pods := maps.Clone(spec)
+	maps.DeleteFunc(pods, func(key string, _ any) bool { return key == "." || mayBeControllers(pathOf("spec", key)) })
+	if len(pods) == 0 {
+		return nil
+	}
+	return fieldSet{"f:spec": map[string]any(pods)}
+}
+
+// formerOwners are the fields of who made an object that an earlier version of the hub adopted: who updated it, or applied it with kubectl or Helm, and owns fields beside us.
+// Whoever changed the object since then took the fields from us.
+func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
+	deployed := entry.Operation == metav1.ManagedFieldsOperationUpdate || entry.Manager == "helm" || strings.HasPrefix(entry.Manager, "kubectl")
+	if set := everybodys(entry, ours); deployed && !isController(entry) && set.overlaps(ours) {
+		return set
+	}
+	return nil
+}
+
+// restorers are the fields of who made a copy anew, marks and all, from what was saved of it.
+func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
+	labels, _ := fieldsIn(entry).at("f:metadata")
+	labels, _ = labels.at("f:labels")
+	if _, marked := labels.at("f:" + workv1alpha2.BindingLabel); marked {
+		return formerOwners(entry, ours)
+	}
+	return nil
+}
+
+// staying reports which fields of an object are not handed over: what the manifest leaves to the cluster, and the marks of others.
+func staying(manifest, live *unstructured.Unstructured) func(path string) bool {
+	own := clusterOwn(manifest)
+	return func(path string) bool {
+		var value any
+		if path == `metadata.labels."app.kubernetes.io/managed-by"` {
+			value = live.GetLabels()["app.kubernetes.io/managed-by"]
+		}
+		return path == "metadata.finalizers" || own.has(path, nil, value)
+	}
+}
+
+// handOver returns managedFields of an object in which our server-side apply owns what the selected entries owned; false where it owns all of it already. It is pure.
+func handOver(manifest, live *unstructured.Unstructured, selects takes, now time.Time) ([]metav1.ManagedFieldsEntry, bool) {
+	entries := live.GetManagedFields()
+	ours := metav1.ManagedFieldsEntry{
+		Manager: workv1alpha2.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: manifest.GetAPIVersion(), FieldsType: "FieldsV1",
+	}
+	if i := slices.IndexFunc(entries, isOurs); i >= 0 {
+		ours = entries[i]
+	}
+	before := fieldsIn(ours)
+	all := before
+	stays := staying(manifest, live)
+	changed := false
+	var kept []metav1.ManagedFieldsEntry
+	for _, entry := range entries {
+		if isOurs(entry) {
+			continue
+		}
+		handed := selects(entry, before)
+		taken, left := handed.split("", stays)
+		if len(handed) > 0 && isController(entry) {
+			left = fieldsIn(entry)
+			spec, _ := left.at("f:spec")
+			pods, _ := handed.at("f:spec")
+			maps.DeleteFunc(spec, func(key string, _ any) bool { _, of := pods[key]; return of })
+		}
+		if entry.APIVersion != ours.APIVersion {
+			taken = taken.within(live.Object)
+		}
+		if len(taken) == 0 {
+			kept = append(kept, entry)
+			continue
+		}
+		changed = true
+		all = merge(all, taken)
+		if len(left) > 0 {
+			entry.FieldsV1 = encodedSet(left)
+			kept = append(kept, entry)
+		}
+	}
+	if !changed {
+		return entries, false
+	}
+	at := metav1.NewTime(now)
+	ours.Time, ours.FieldsV1 = &at, encodedSet(all)
+	return append(kept, ours), true
+}
+
+func encodedSet(s fieldSet) *metav1.FieldsV1 {
+	return metav1.NewFieldsV1(string(cmp.Or(string(encoded(map[string]any(s))), "{}")))
+}
+
+// toGo names the fields of an adopted object that are not in its template, and that go with the next change of the template.
+func toGo(manifest, live *unstructured.Unstructured) []string {
+	ours := ownSet(live, manifest.GetAPIVersion())
+	stays := staying(manifest, live)
+	var paths []string
+	for _, entry := range live.GetManagedFields() {
+		taken, _ := formerOwners(entry, ours).split("", stays)
+		paths = append(paths, taken.beyond("", ours)...)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// withoutControllers returns a manifest without the fields that a controller of Kubernetes or an autoscaler owns of an object, and we do not. It changes neither.
+func withoutControllers(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
+	theirs := controllersSet(live)
+	if len(theirs) == 0 {
+		return manifest
+	}
+	ours := ownSet(live, manifest.GetAPIVersion())
+	fields, changed := without(manifest.Object, "", theirs, ours)
+	if !changed {
+		return manifest
+	}
+	return &unstructured.Unstructured{Object: fields}
+}
+
+func without(o map[string]any, path string, theirs, ours fieldSet) (out map[string]any, changed bool) {
+	out = maps.Clone(o)
+	for name, value := range o {
+		here := join(path, name)
+		part, whole := theirs.at("f:" + name)
+		own, owned := ours["f:"+name].(map[string]any)
+		switch fields, isMap := value.(map[string]any); {
+		case !mayBeControllers(here), here == "metadata":
+		case whole && !owned:
+			delete(out, name)
+			changed = true
+		case isMap && len(part) > 0:
+			if less, dropped := without(fields, here, part, own); dropped {
+				out[name], changed = less, true
+			}
+		}
+	}
+	return out, changed
 }

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -57,6 +58,8 @@ type Wanted struct {
 	Digest   string
 	Source   mark.Source
 	Foreign  Foreign
+	// Security are the Pod Security labels of the hub's namespace.
+	Security map[string]string
 	// Keeps is true when copies lose our marks where the binding does not name the cluster any more, and are not deleted:
 	// a PersistentVolumeClaim that only follows a workload has data whose deletion nobody asked for.
 	Keeps bool
@@ -126,7 +129,10 @@ type Known struct {
 	Refused string
 	RetryAt time.Time
 	// Judged is the object of others that was found not to be ours to take; see judgement.
-	Judged string
+	Judged                      string
+	JudgedReason, JudgedMessage string
+	// Inspected is true once it is known what of an object that was there before goes with the next change of its template.
+	Inspected bool
 	// Repairs of drift in a row, and the last one.
 	Repairs  int
 	Repaired time.Time
@@ -154,6 +160,7 @@ const (
 	Suspect             // find out whether the hub was restored from a backup
 	Ask                 // read the object: what became of an earlier request is not known
 	Compare             // read our copy: whether others changed it is not known
+	Inspect             // read an object that was there before: what of it goes with the next change of its template is not known
 	Create              // apply the manifest where nothing is
 	Update              // apply the manifest to our copy
 	Repair              // apply the manifest to our copy, which others changed
@@ -165,7 +172,8 @@ const (
 )
 
 var verbs = [...]string{
-	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Compare", "Create", "Update", "Repair", "Judge", "Delete", "Unmark", "Begin", "Recall",
+	"Report", "Await", "Retry", "Forget", "Suspect", "Ask", "Compare", "Inspect", "Create", "Update", "Repair", "Judge", "Delete", "Unmark",
+	"Begin", "Recall",
 }
 
 // writes is true of what changes the cluster.
@@ -307,7 +315,11 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case k.Drifted, k.Fields != 0 && k.Fields != o.Fields:
 		return planRepair(o, k)
 	}
-	return append(report(workv1alpha2.ReasonFullyApplied, k.note(w)), planLeftovers(w, s, k)...)
+	actions := report(workv1alpha2.ReasonFullyApplied, k.note(w))
+	if o.Origin != "" && !k.Inspected {
+		actions = append(actions, Action{Verb: Inspect, Copy: o.Object})
+	}
+	return append(actions, planLeftovers(w, s, k)...)
 }
 
 // note is what is known of how the cluster has the manifest.
@@ -354,7 +366,9 @@ func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 // neither it nor the manifest has changed.
 func planForeign(w Wanted, o Copy, k Known) []Action {
 	if k.Judged != "" && k.Judged == judgement(w, o.Object) {
-		return conflict(foreignMessage(w))
+		actions := conflict(cmp.Or(k.JudgedMessage, foreignMessage(w)))
+		actions[0].Reason = cmp.Or(k.JudgedReason, actions[0].Reason)
+		return actions
 	}
 	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
 		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}} // it may be ours, without our marks
@@ -367,7 +381,11 @@ func judgement(w Wanted, o mirror.Object) string {
 	if o.ResourceVersion == "" {
 		return ""
 	}
-	return fmt.Sprintf("%s/%s/%s/%d", o.UID, o.ResourceVersion, w.Digest, w.Foreign)
+	about := fmt.Sprintf("%s/%s/%s/%d", o.UID, o.ResourceVersion, w.Digest, w.Foreign)
+	if len(w.Security) > 0 {
+		about += fmt.Sprint("/", w.Security)
+	}
+	return about
 }
 
 // planRepair takes back what somebody else changed. Whoever keeps changing it is met with

@@ -154,6 +154,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 			w.Reason, w.Message = workv1alpha2.ReasonPodSecurity, why
 			return w, source
 		}
+		w.Security = security
 	}
 	w.Manifest, w.Digest = manifest, digest
 	w.Object.Namespace, w.Object.Name = manifest.GetNamespace(), manifest.GetName()

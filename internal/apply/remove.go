@@ -81,7 +81,7 @@ func (q *clusterQueue) unmark(ctx context.Context, o mirror.Object, template, fr
 		map[string]any{workv1alpha2.BindingLabel: nil},
 		map[string]any{
 			workv1alpha2.DigestAnnotation: nil, workv1alpha2.SourceAnnotation: nil, workv1alpha2.OriginAnnotation: nil,
-			workv1alpha2.OrphanAnnotation: orphan.String(),
+			workv1alpha2.OwnedAnnotation: nil, workv1alpha2.OrphanAnnotation: orphan.String(),
 		})
 	log := logr.FromContextOrDiscard(ctx).WithValues("object", objectOf(o).String())
 	switch {

@@ -28,9 +28,18 @@ func retains(manifest *unstructured.Unstructured) bool {
 	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0
 }
 
-// retained returns a manifest without what an object that is there keeps: replicas, if the template says so, and node ports that it has not got from us; and with the
-// completions of a Job that cannot be changed. It is pure, and changes neither.
+// retained returns a manifest without what an object that is there keeps: what withoutKept says, and of an object that the hub did not make, or takes back, what a
+// controller of Kubernetes or an autoscaler set. That is asked of managedFields each time, whoever began. It is pure, and changes neither.
 func retained(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
+	if wasBefore(manifest) || wasBefore(live) || live.GetAnnotations()[workv1alpha2.DigestAnnotation] == "" {
+		manifest = withoutControllers(manifest, live)
+	}
+	return withoutKept(manifest, live)
+}
+
+// withoutKept returns a manifest without replicas, if the template says so, and node ports that an object has not got from us; and with the completions of a Job that
+// cannot be changed. It is pure, and changes neither.
+func withoutKept(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if interpreter.KeepsReplicas(manifest) {
 		manifest = render.WithoutReplicas(manifest)
 	}
@@ -83,7 +92,7 @@ func owners(o *unstructured.Unstructured, path ...string) (managers []string) {
 
 // retain returns what of a manifest is sent to a cluster that has the object already.
 func (t *task) retain(ctx context.Context, manifest *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	if !retains(manifest) {
+	if !retains(manifest) && !wasBefore(manifest) && t.at.Digest != "" {
 		return manifest, nil
 	}
 	live, err := t.queue.client.Get(ctx, t.wanted.Object)
@@ -97,6 +106,9 @@ func (t *task) retain(ctx context.Context, manifest *unstructured.Unstructured) 
 		if err := t.shareReplicas(ctx, live); err != nil {
 			return nil, err
 		}
+	}
+	if live, err = t.inherit(ctx, manifest, live); err != nil {
+		return nil, err
 	}
 	return retained(manifest, live), nil
 }

@@ -158,6 +158,41 @@ func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructur
 	return created, err
 }
 
+// TryCreate returns what a create of a manifest would make, and changes nothing.
+func (c Client) TryCreate(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
+	o.Name = ""
+	return c.try(ctx, c.rest.Post(), o, manifest)
+}
+
+// TryReplace returns what an object would be if a manifest replaced it, and changes nothing.
+func (c Client) TryReplace(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
+	return c.try(ctx, c.rest.Put(), o, manifest)
+}
+
+func (c Client) try(ctx context.Context, request *rest.Request, o Object, manifest any) (*unstructured.Unstructured, error) {
+	body, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", o, err)
+	}
+	request.Param("fieldManager", c.options.FieldManager).Param("dryRun", metav1.DryRunAll)
+	would, _, err := c.do(ctx, "try", request.AbsPath(o.path()...).Body(body))
+	return would, err
+}
+
+// SetManagers says who owns which fields of an object that still has a resourceVersion. It changes nothing else.
+func (c Client) SetManagers(ctx context.Context, o Object, resourceVersion string, entries []metav1.ManagedFieldsEntry) (*unstructured.Unstructured, error) {
+	body, err := json.Marshal([]map[string]any{
+		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": resourceVersion}, // else it is a conflict
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", o, err)
+	}
+	request := c.rest.Patch(types.JSONPatchType).Param("fieldManager", c.options.FieldManager)
+	patched, _, err := c.do(ctx, "own", request.AbsPath(o.path()...).Body(body))
+	return patched, err
+}
+
 // Get reads an object.
 func (c Client) Get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	found, _, err := c.do(ctx, "get", c.rest.Get().AbsPath(o.path()...))

@@ -64,7 +64,8 @@ func IsHubs(annotation string) bool {
 func isMark(key string) bool {
 	switch key {
 	case workv1alpha2.BindingLabel, workv1alpha2.DigestAnnotation, workv1alpha2.NamespaceLabel,
-		workv1alpha2.SourceAnnotation, workv1alpha2.OriginAnnotation, workv1alpha2.OrphanAnnotation, workv1alpha2.RerunAnnotation:
+		workv1alpha2.SourceAnnotation, workv1alpha2.OriginAnnotation, workv1alpha2.OrphanAnnotation, workv1alpha2.RerunAnnotation,
+		workv1alpha2.OwnedAnnotation:
 		return true
 	}
 	return false

@@ -577,6 +577,8 @@ const (
 	// OriginAnnotation is on what was in the member before this hub: it is left, not deleted,
 	// when its template goes. Its value is OriginAdopted or OriginTakenOver.
 	OriginAnnotation = "work.orrery.dev/origin"
+	// OwnedAnnotation is "true" on such an object once the hub owns the fields that others owned before.
+	OwnedAnnotation = "work.orrery.dev/owned"
 	// OrphanAnnotation is what orphaning leaves: HUB-ID/ and the value of SourceAnnotation, which
 	// begins with the template's UID. An object that carries it is this hub's again at the next join.
 	OrphanAnnotation = "work.orrery.dev/orphan"

@@ -1,0 +1,242 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/queue"
+)
+
+// Objects that are in a cluster before the hub places them there: which of them are equal to their template, and how they become the hub's. docs/design/0022-adoption.md.
+
+// wasBefore reports whether an object, or a manifest for one, was in the cluster before the hub placed it.
+func wasBefore(o *unstructured.Unstructured) bool {
+	return o.GetAnnotations()[workv1alpha2.OriginAnnotation] != ""
+}
+
+// adopt makes an object of others ours if it is equal, or may be taken over, and otherwise says in what it differs.
+func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured.Unstructured) (queue.Next, bool, bool) {
+	created, refusal, err := t.tryOn(ctx, live)
+	if err != nil {
+		return t.failed(ctx, err), false, false
+	}
+	origin, runs := workv1alpha2.OriginTakenOver, created
+	var found difference
+	if refusal == nil {
+		if found = differences(t.wanted.Manifest, created, live); found.none() {
+			origin, runs = workv1alpha2.OriginAdopted, live
+		}
+	}
+	why := ""
+	if runs != nil {
+		why = t.queue.applier.standard.Violation(runs, t.wanted.Security)
+	}
+	seen.UID, seen.ResourceVersion = live.GetUID(), live.GetResourceVersion()
+	switch {
+	case origin == workv1alpha2.OriginTakenOver && t.wanted.Foreign != TakeOver:
+		message := foreignMessage(t.wanted)
+		if refusal != nil {
+			message += "; whether it is equal is not known, for to create it there is refused: " + refusal.Error()
+		} else {
+			message += "; " + found.String() + wayOut
+		}
+		return t.judged(seen, workv1alpha2.ReasonConflict, message)
+	case why != "":
+		return t.judged(seen, workv1alpha2.ReasonPodSecurity, "what would run there: "+why)
+	}
+	t.log(ctx).Info("an object of others becomes the hub's", "origin", origin)
+	return t.own(ctx, live, origin, everybodys)
+}
+
+// wayOut ends the message about an object that differs.
+const wayOut = "; make the template equal, set conflictResolution: Overwrite in the policy, or remove the object"
+
+// judged reports what was found of an object of others, and remembers it until the object or the manifest changes.
+func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, bool, bool) {
+	t.update(func(s *state) {
+		s.acts.Judged, s.acts.JudgedReason, s.acts.JudgedMessage = judgement(t.wanted, seen), reason, message
+	})
+	t.report(reason, message)
+	return queue.Next{Backoff: true}, false, false
+}
+
+// own hands the fields of an object over to us, and applies the manifest. A hub that dies in between finds an object without marks, and judges it again.
+func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin string, selects takes) (queue.Next, bool, bool) {
+	if _, err := t.takeOwnership(ctx, t.wanted.Manifest, live, selects); err != nil {
+		return t.disowned(ctx, err)
+	}
+	t.owned = true
+	return t.send(ctx, origin, true)
+}
+
+// signOwned marks a manifest for an object that was there before as one of which the hub owns what others owned.
+func (t *task) signOwned(manifest *unstructured.Unstructured) {
+	annotations := manifest.GetAnnotations()
+	if wasBefore(manifest) && t.owned {
+		annotations[workv1alpha2.OwnedAnnotation] = "true"
+		manifest.SetAnnotations(annotations)
+	}
+}
+
+// disowned ends an action whose object changed before its fields were handed over: it is looked at again.
+func (t *task) disowned(ctx context.Context, err error) (queue.Next, bool, bool) {
+	if errors.Is(err, errChanged) {
+		return queue.Next{}, true, false
+	}
+	return t.failed(ctx, err), false, false
+}
+
+// errChanged: the object was changed while its fields were handed over.
+var errChanged = errors.New("the object was changed meanwhile")
+
+// takeOwnership hands the fields that the selected managers own of an object over to our server-side apply, so that what is not in the manifest goes. Nothing else changes.
+func (t *task) takeOwnership(ctx context.Context, manifest, live *unstructured.Unstructured, selects takes) (*unstructured.Unstructured, error) {
+	entries, changed := handOver(manifest, live, selects, time.Now())
+	if !changed {
+		return live, nil
+	}
+	owned, err := t.queue.client.SetManagers(ctx, t.wanted.Object, live.GetResourceVersion(), entries)
+	if apierrors.IsConflict(err) {
+		return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
+	}
+	return owned, err
+}
+
+// inherit takes the fields of a copy over that an earlier version of the hub adopted and did not own, once the template changes.
+func (t *task) inherit(ctx context.Context, manifest, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	t.owned = t.owned || live.GetAnnotations()[workv1alpha2.OwnedAnnotation] != ""
+	if !t.edited || t.owned || !wasBefore(live) {
+		return live, nil
+	}
+	owned, err := t.takeOwnership(ctx, manifest, live, formerOwners)
+	t.owned = err == nil
+	return owned, err
+}
+
+// isEdited reports whether a copy was made from an earlier state of the template than there is now.
+func (t *task) isEdited(seen mirror.Object) bool {
+	from, err := t.queue.applier.key().Verify(seen.Source)
+	now := t.wanted.Source
+	switch {
+	case err != nil || from.Template != now.Template:
+		return true
+	case now.Generation != 0:
+		return from.Generation != now.Generation
+	default:
+		return from.Version != now.Version
+	}
+}
+
+// applyOwned applies a manifest. Of a copy that somebody made anew, marks and all, it takes the fields over first where the template changed.
+func (t *task) applyOwned(
+	ctx context.Context, manifest *unstructured.Unstructured, force bool,
+) (sent, applied *unstructured.Unstructured, created bool, err error) {
+	sent, applied, created, err = t.applyManifest(ctx, manifest, force)
+	if !t.edited || t.owned || err != nil && !apierrors.IsInvalid(err) {
+		return sent, applied, created, err
+	}
+	live := applied
+	if err != nil {
+		var unread error
+		if live, unread = t.queue.client.Get(ctx, t.wanted.Object); unread != nil {
+			return sent, applied, created, err
+		}
+	}
+	owned, problem := t.takeOwnership(ctx, manifest, live, restorers)
+	switch {
+	case problem != nil:
+		return sent, nil, false, problem
+	case owned == live:
+		return sent, applied, created, err
+	}
+	t.owned = true
+	return t.applyManifest(ctx, manifest, force)
+}
+
+// tryOn returns what a create of the manifest in the cluster would give, under a name that is free there, and changes nothing. Where such a create is refused, because the
+// kind has names of its own or something is there once only, it returns what would become of the object if the manifest replaced it. refusal says why neither is possible.
+func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (created *unstructured.Unstructured, refusal, err error) {
+	const random = 5
+	manifest := withoutKept(t.marked(workv1alpha2.OriginAdopted), live)
+	trial := manifest.DeepCopy()
+	trial.SetName(freeName(t.wanted.Object.Name, rand.String(random)))
+	withoutNodePorts(trial)
+	created, err = t.queue.client.TryCreate(ctx, t.wanted.Object, trial.Object)
+	if err == nil || unanswered(err) || apierrors.IsInternalError(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return created, nil, err
+	}
+	refusal = err
+	instead := manifest.DeepCopy()
+	instead.SetUID(live.GetUID())
+	instead.SetResourceVersion(live.GetResourceVersion())
+	created, err = t.queue.client.TryReplace(ctx, t.wanted.Object, instead.Object)
+	switch {
+	case err == nil:
+		return created, nil, nil
+	case unanswered(err) || apierrors.IsInternalError(err) || apierrors.IsConflict(err):
+		return nil, nil, err
+	}
+	return nil, refusal, nil
+}
+
+// withoutNodePorts takes the node ports out of a Service that is only tried: the object that is there has them.
+func withoutNodePorts(o *unstructured.Unstructured) {
+	if len(interpreter.NodePorts(o)) == 0 {
+		return
+	}
+	ports, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "ports")
+	list, _ := ports.([]any)
+	for _, p := range list {
+		if port, isMap := p.(map[string]any); isMap {
+			delete(port, "nodePort")
+		}
+	}
+}
+
+// noteOf is what is to be said of how the cluster has a manifest: what it changes and adds, and what an adopted object has beside it until the template changes.
+func (t *task) noteOf(manifest, live *unstructured.Unstructured) string {
+	var notes []string
+	for _, note := range []string{mutation(mutated(manifest, live)), addition(added(manifest, live))} {
+		if note != "" {
+			notes = append(notes, note)
+		}
+	}
+	if wasBefore(live) && live.GetAnnotations()[workv1alpha2.OwnedAnnotation] == "" {
+		if paths := toGo(manifest, live); len(paths) > 0 {
+			notes = append(notes, "an earlier version of the hub adopted it with more than the template has; this goes with the next change of the template: "+some(paths))
+		}
+	}
+	return strings.Join(notes, "; ")
+}
+
+// inspect reads an object that was in the cluster before the hub placed it, to say what of it goes with the next change of the template.
+func (t *task) inspect(ctx context.Context) (queue.Next, bool, bool) {
+	live, err := t.queue.client.Get(ctx, t.wanted.Object)
+	if apierrors.IsNotFound(err) {
+		return queue.Next{}, false, true // the mirror tells that it is gone
+	}
+	if err != nil {
+		return t.unread(ctx, err), false, true
+	}
+	note, said := t.noteOf(retained(t.wanted.Manifest, live), live), false
+	t.update(func(s *state) {
+		said = s.acts.Note == note
+		s.acts.Inspected, s.acts.Note = true, note
+	})
+	return queue.Next{}, !said, true
+}
+
+// isCopied reports whether the marks on an object may be copies: controllers copy annotations of what they belong to, as from a Deployment to its ReplicaSets.
+func isCopied(live *unstructured.Unstructured) bool { return metav1.GetControllerOf(live) != nil }

@@ -1,0 +1,331 @@
+package apply
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/render"
+)
+
+// difference is how an object differs from what a create of its template would give.
+type difference struct {
+	// Excess are the fields that only the object has, Other those that it has otherwise or not at all. They are paths without values, which may be secret.
+	Excess, Other []string
+}
+
+// none reports whether the object is equal.
+func (d *difference) none() bool { return len(d.Excess)+len(d.Other) == 0 }
+
+// String says so in one sentence; empty for none.
+func (d *difference) String() string {
+	var parts []string
+	if len(d.Other) > 0 {
+		parts = append(parts, "it differs from the template in "+some(d.Other))
+	}
+	if len(d.Excess) > 0 {
+		parts = append(parts, "it has more than the template: "+some(d.Excess))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// differences compares an object with what a create of the manifest would give in its cluster, apart from the status, what every write changes, the cluster's own
+// fields, fields of Kubernetes' controllers and autoscalers, and the marks of others. It is pure.
+func differences(manifest, created, live *unstructured.Unstructured) difference {
+	c := comparison{own: clusterOwn(manifest), controllers: controllersSet(live)}
+	top := func(o *unstructured.Unstructured) map[string]any {
+		fields := maps.Clone(o.Object)
+		delete(fields, "status")
+		metadata, _ := fields["metadata"].(map[string]any)
+		metadata = maps.Clone(metadata)
+		for _, name := range []string{
+			"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "generateName",
+			"deletionTimestamp", "deletionGracePeriodSeconds",
+			"finalizers", // they say when it may go, and not what it is
+		} {
+			delete(metadata, name)
+		}
+		for _, name := range []string{"labels", "annotations"} {
+			if metadata[name] == nil {
+				metadata[name] = map[string]any{}
+			}
+		}
+		fields["metadata"] = metadata
+		return fields
+	}
+	c.compare("", top(created), top(live), c.controllers, false)
+	slices.Sort(c.found.Excess)
+	slices.Sort(c.found.Other)
+	return c.found
+}
+
+// comparison is one run of differences.
+type comparison struct {
+	own         ownFields
+	controllers fieldSet // what Kubernetes' controllers and autoscalers own of the object
+	found       difference
+}
+
+// compare compares two values at a path. theirs is what controllers own there, whole when that is all of it.
+func (c *comparison) compare(path string, created, live any, theirs fieldSet, whole bool) {
+	switch {
+	case c.own.has(path, created, live), whole && mayBeControllers(path):
+		return
+	case live == nil:
+		c.found.Other = append(c.found.Other, path)
+		return
+	}
+	switch is := live.(type) {
+	case map[string]any:
+		fields, isMap := created.(map[string]any)
+		if created != nil && !isMap {
+			c.found.Other = append(c.found.Other, path)
+			return
+		}
+		if created == nil && len(theirs) == 0 {
+			c.found.Excess = append(c.found.Excess, path)
+			return
+		}
+		names := maps.Clone(fields)
+		if names == nil {
+			names = map[string]any{}
+		}
+		maps.Copy(names, is)
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			if fields[name] == nil && is[name] == nil {
+				continue
+			}
+			part, all := theirs.at("f:" + name)
+			c.compare(join(path, name), fields[name], is[name], part, all)
+		}
+	case []any:
+		elements, isList := created.([]any)
+		if created != nil && !isList {
+			c.found.Other = append(c.found.Other, path)
+			return
+		}
+		c.compareLists(path, elements, is, theirs, created == nil)
+	default:
+		switch {
+		case created == nil:
+			c.found.Excess = append(c.found.Excess, path)
+		case !sameText(created, live):
+			c.found.Other = append(c.found.Other, path)
+		}
+	}
+}
+
+// compareLists compares lists by what names their elements, and as a whole where nothing does.
+func (c *comparison) compareLists(path string, created, live []any, theirs fieldSet, absent bool) {
+	name := elementNames(created, live)
+	if name == nil || absent && len(theirs) == 0 {
+		switch {
+		case absent:
+			c.found.Excess = append(c.found.Excess, path)
+		case len(created) != len(live):
+			if prefixOf(created, live) {
+				c.found.Excess = append(c.found.Excess, path)
+				return
+			}
+			c.found.Other = append(c.found.Other, path)
+		default:
+			for i := range live {
+				c.compare(fmt.Sprintf("%s[%d]", path, i), created[i], live[i], nil, false)
+			}
+		}
+		return
+	}
+	wanted := map[string]any{}
+	var order []string
+	for _, v := range created {
+		wanted[name(v)] = v
+		order = append(order, name(v))
+	}
+	has := map[string]bool{}
+	var common []string
+	for i, v := range live {
+		n := name(v)
+		has[n] = true
+		part, all := theirs.at(theirs.element(v, i))
+		if _, both := wanted[n]; both {
+			common = append(common, n)
+		}
+		c.compare(fmt.Sprintf("%s[%s]", path, n), wanted[n], v, part, all)
+	}
+	order = slices.DeleteFunc(order, func(n string) bool {
+		if !has[n] {
+			c.compare(fmt.Sprintf("%s[%s]", path, n), wanted[n], nil, nil, false)
+		}
+		return !has[n]
+	})
+	if !slices.Equal(order, common) {
+		c.found.Other = append(c.found.Other, path) // another order: to apply the template would change it
+	}
+}
+
+// prefixOf reports whether the first elements of a list are those of another.
+func prefixOf(first, list []any) bool {
+	return len(first) < len(list) && sameText(first, list[:len(first)])
+}
+
+// elementNames returns what tells the elements of two lists apart; nil where nothing does.
+func elementNames(lists ...[]any) func(any) string {
+	for _, keys := range [][]string{{"name"}, {"mountPath"}, {"devicePath"}, {"containerPort", "protocol"}, {"port", "protocol"}, {"key"}, {"ip"}, {"topologyKey"}} {
+		name := func(v any) string {
+			o, _ := v.(map[string]any)
+			var parts []string
+			for _, key := range keys {
+				if s := o[key]; s != nil {
+					parts = append(parts, fmt.Sprint(s))
+				}
+			}
+			return strings.Join(parts, "/")
+		}
+		fits := true
+		for _, list := range lists {
+			seen := map[string]bool{}
+			for _, v := range list {
+				n := name(v)
+				fits = fits && n != "" && !seen[n]
+				seen[n] = true
+			}
+		}
+		if fits {
+			return name
+		}
+	}
+	return nil
+}
+
+// ownFields are the fields that each cluster has of its own, though the template may have others or none: those of docs/kinds.md.
+type ownFields struct {
+	paths    map[string]bool
+	service  bool
+	pod      bool
+	headless bool // the template asks for a Service without an address
+}
+
+// clusterOwn returns the fields that a cluster has of its own of an object of a manifest.
+func clusterOwn(manifest *unstructured.Unstructured) ownFields {
+	kind := manifest.GroupVersionKind().GroupKind().String()
+	own := ownFields{paths: map[string]bool{}, service: kind == "Service", pod: kind == "Pod"}
+	always := map[string][][]string{
+		"ServiceAccount":   {{"secrets"}},
+		"PersistentVolume": {{"spec", "claimRef", "uid"}, {"spec", "claimRef", "resourceVersion"}},
+		"Job.batch":        {{"spec", "ttlSecondsAfterFinished"}},
+		"DaemonSet.apps":   {{"metadata", "annotations", "deprecated.daemonset.template.generation"}},
+		"Namespace":        {{"spec", "finalizers"}, {"metadata", "labels", "kubernetes.io/metadata.name"}},
+	}
+	unlessSet := map[string][][]string{
+		"Service":                             {{"spec", "healthCheckNodePort"}, {"spec", "ipFamilies"}, {"spec", "ipFamilyPolicy"}},
+		"PersistentVolumeClaim":               {{"spec", "volumeName"}},
+		"PersistentVolume":                    {{"spec", "claimRef"}},
+		"ServiceAccount":                      {{"imagePullSecrets"}},
+		"HorizontalPodAutoscaler.autoscaling": {{"spec", "minReplicas"}, {"spec", "metrics"}},
+		"Pod":                                 {{"spec", "nodeName"}},
+		"Job.batch": {
+			{"spec", "selector"}, {"spec", "completions"},
+			{"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"},
+			{"spec", "template", "metadata", "labels", "job-name"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"},
+			{"metadata", "labels", "controller-uid"}, {"metadata", "labels", "batch.kubernetes.io/controller-uid"},
+			{"metadata", "labels", "job-name"}, {"metadata", "labels", "batch.kubernetes.io/job-name"},
+		},
+	}
+	add := func(path []string) {
+		joined := ""
+		for _, name := range path {
+			joined = join(joined, name)
+		}
+		own.paths[joined] = true
+	}
+	for _, path := range always[kind] {
+		add(path)
+	}
+	for _, path := range unlessSet[kind] {
+		if _, set, err := unstructured.NestedFieldNoCopy(manifest.Object, path...); !set && err == nil {
+			add(path)
+		}
+	}
+	if interpreter.KeepsReplicas(manifest) {
+		add(interpreter.ReplicasField(manifest))
+	}
+	if own.service {
+		address, _, _ := unstructured.NestedString(manifest.Object, "spec", "clusterIP")
+		own.headless = address == "None"
+		if !own.headless {
+			add([]string{"spec", "clusterIP"})
+			add([]string{"spec", "clusterIPs"})
+		}
+	}
+	return own
+}
+
+// has reports whether a path is the cluster's own, or a mark. created and live are the values there.
+func (f *ownFields) has(path string, created, live any) bool {
+	switch {
+	case f.service && path == "spec.clusterIP" && (live == "None" || created == "None"):
+		return live == created // with or without an address is the template's to say
+	case f.paths[path]:
+		return true
+	case f.service && strings.HasPrefix(path, "spec.ports[") && strings.HasSuffix(path, "].nodePort"):
+		return true
+	case f.pod && (strings.Contains(path, "["+tokenVolume) || strings.Contains(path, "["+tokenPath+"]")): // each pod has a volume of another name
+		return true
+	}
+	return isOthersMark(path, created, live)
+}
+
+const (
+	tokenVolume = "kube-api-access-"
+	tokenPath   = "/var/run/secrets/kubernetes.io/serviceaccount"
+)
+
+// isOthersMark reports whether a path is a label or an annotation by which Karmada, Helm, kubectl or a hub knows an object.
+func isOthersMark(path string, created, live any) bool {
+	for _, prefix := range []string{"metadata.labels.", "metadata.annotations."} {
+		if key, found := strings.CutPrefix(path, prefix); found {
+			return isMarkKey(strings.Trim(key, `"`), live)
+		}
+	}
+	// kubectl rollout restart. Another one in the template would restart the pods.
+	return created == nil && strings.HasSuffix(path, `template.metadata.annotations."`+restartedAt+`"`)
+}
+
+const restartedAt = "kubectl.kubernetes.io/restartedAt"
+
+// isMarkKey reports whether a label or an annotation of an object is a mark of Karmada, Helm, kubectl or a hub.
+func isMarkKey(key string, value any) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	switch {
+	case domain == "karmada.io", strings.HasSuffix(domain, ".karmada.io"), domain == "meta.helm.sh", domain == "helm.sh", domain == "kubectl.kubernetes.io":
+		return true
+	case key == "app.kubernetes.io/managed-by":
+		return value == "Helm"
+	case key == workv1alpha2.BindingLabel, key == workv1alpha2.DigestAnnotation, key == workv1alpha2.SourceAnnotation,
+		key == workv1alpha2.OriginAnnotation, key == workv1alpha2.OrphanAnnotation, key == workv1alpha2.OwnedAnnotation:
+		return true
+	}
+	return render.IsHubs(key)
+}
+
+// mayBeControllers reports whether a field can be one that a controller of Kubernetes sets of an object. What pods run is not, whoever is said to own it, nor is who
+// owns the object.
+func mayBeControllers(path string) bool {
+	return !strings.HasPrefix(path, "metadata.ownerReferences") && !strings.HasPrefix(path, "spec.template.") && path != "spec.template" &&
+		!strings.HasPrefix(path, "spec.jobTemplate") && !strings.HasPrefix(path, "spec.containers") && !strings.HasPrefix(path, "spec.initContainers") &&
+		!strings.HasPrefix(path, "spec.host") && !strings.HasPrefix(path, "spec.securityContext")
+}
+
+// freeName returns a name for a trial of an object, which is no longer than a name of that kind may be.
+func freeName(name, random string) string {
+	const short = 40
+	if longest := max(len(name), short) - len(random) - 1; len(name) > longest {
+		name = strings.TrimRight(name[:longest], ".-:")
+	}
+	return name + "-" + random
+}
