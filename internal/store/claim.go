@@ -32,6 +32,7 @@ var errClaimed = errors.New("another server writes to the mirror's database now"
 // claimant is who claims a database.
 type claimant struct {
 	owner    string
+	left     string // the epoch of the database when it was left; "": unknown
 	patience time.Duration
 	pause    time.Duration
 	now      func() time.Time
@@ -43,7 +44,7 @@ func newClaimant() claimant {
 	if err != nil {
 		host = "unknown"
 	}
-	return claimant{fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), rand.Text()[:8]), claimPatience, claimPause, time.Now}
+	return claimant{owner: fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), rand.Text()[:8]), patience: claimPatience, pause: claimPause, now: time.Now}
 }
 
 // standing is the row of the epoch.

@@ -25,8 +25,9 @@ type database struct {
 	patience time.Duration // how long a write may take; 0: for ever
 	nearby   int           // rows that are passed over rather than counted
 
-	claim int64    // this writer's
-	found standing // what was found when it was claimed
+	claim int64     // this writer's
+	found standing  // what was found when it was claimed
+	aside *leftover // of a schema that was not whole; nil: nothing
 
 	mu         sync.Mutex           // held while writing
 	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
@@ -76,10 +77,7 @@ func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB, c c
 }
 
 func (d *database) prepare(ctx context.Context, c claimant) error {
-	if err := migrate(ctx, d.dialect, d.write); err != nil {
-		return err
-	}
-	if err := d.dialect.ready(ctx, d.write); err != nil {
+	if err := d.upgrade(ctx, c); err != nil {
 		return err
 	}
 	if err := d.prepareBatches(ctx); err != nil {

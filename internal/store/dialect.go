@@ -90,8 +90,8 @@ type dialect interface { //nolint:interfacebloat // one place for all that diffe
 
 	migrations() [][]string
 	// ready does what may be possible at one start and not at another, after the migrations.
-	ready(ctx context.Context, db *sql.DB) error
-	version(ctx context.Context, db *sql.DB) (int, error)
+	ready(ctx context.Context, db connection) error
+	version(ctx context.Context, db connection) (int, error)
 	setVersion(ctx context.Context, tx *sql.Tx, n int) error
 }
 

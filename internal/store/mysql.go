@@ -132,7 +132,7 @@ func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
 	return true
 }
 
-func (mysqlDialect) ready(context.Context, *sql.DB) error { return nil }
+func (mysqlDialect) ready(context.Context, connection) error { return nil }
 
 // list takes the slim rows of the page first, and then their bodies.
 func (d mysqlDialect) list(s *statement, p *plan) {
@@ -293,7 +293,7 @@ func (mysqlDialect) fault(err error) fault {
 	}
 }
 
-func (mysqlDialect) version(ctx context.Context, db *sql.DB) (n int, err error) {
+func (mysqlDialect) version(ctx context.Context, db connection) (n int, err error) {
 	var version string
 	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
 		return 0, err
@@ -301,10 +301,7 @@ func (mysqlDialect) version(ctx context.Context, db *sql.DB) (n int, err error) 
 	if strings.HasPrefix(version, "5.") {
 		return 0, unfit("its server is of version " + version + "; use MySQL from 8.0, or MariaDB from 10.6 on")
 	}
-	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)"); err != nil {
-		return 0, err
-	}
-	return greatestVersion(ctx, db)
+	return knownVersion(ctx, db, "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '"+versionTable+"'")
 }
 
 func (mysqlDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {

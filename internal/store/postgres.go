@@ -103,7 +103,7 @@ func (postgresDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 }
 
 // ready makes the index of what is somewhere in names, where pg_trgm is there or may be made so.
-func (postgresDialect) ready(ctx context.Context, db *sql.DB) error {
+func (postgresDialect) ready(ctx context.Context, db connection) error {
 	for _, text := range []string{"CREATE EXTENSION IF NOT EXISTS pg_trgm", "CREATE INDEX IF NOT EXISTS object_grams ON object USING gin (name gin_trgm_ops)"} {
 		_, err := db.ExecContext(ctx, text)
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains([]string{
@@ -417,7 +417,7 @@ func (postgresDialect) fault(err error) fault {
 	}
 }
 
-func (postgresDialect) version(ctx context.Context, db *sql.DB) (n int, err error) {
+func (postgresDialect) version(ctx context.Context, db connection) (n int, err error) {
 	var encoding string
 	if err := db.QueryRowContext(ctx, "SHOW server_encoding").Scan(&encoding); err != nil {
 		return 0, err
@@ -425,13 +425,25 @@ func (postgresDialect) version(ctx context.Context, db *sql.DB) (n int, err erro
 	if encoding != "UTF8" {
 		return 0, unfit("its encoding is " + encoding + "; create one with ENCODING 'UTF8' TEMPLATE template0")
 	}
-	if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)"); err != nil {
+	return knownVersion(ctx, db, "SELECT count(*) FROM pg_catalog.pg_class WHERE relname = '"+versionTable+
+		"' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema())")
+}
+
+// knownVersion reads the version of the schema, from a table that is made if a query does not find it.
+func knownVersion(ctx context.Context, db connection, there string) (int, error) {
+	var n int
+	if err := db.QueryRowContext(ctx, there).Scan(&n); err != nil {
 		return 0, err
+	}
+	if n == 0 {
+		if _, err := db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)"); err != nil {
+			return 0, err
+		}
 	}
 	return greatestVersion(ctx, db)
 }
 
-func greatestVersion(ctx context.Context, db *sql.DB) (n int, err error) {
+func greatestVersion(ctx context.Context, db connection) (n int, err error) {
 	err = db.QueryRowContext(ctx, "SELECT coalesce(max(version), 0) FROM schema_version").Scan(&n)
 	return n, err
 }

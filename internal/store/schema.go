@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 )
@@ -262,7 +261,7 @@ var sqliteMigrations = [][]string{
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }
 
 // migrate runs the migrations that the database has not seen.
-func migrate(ctx context.Context, d dialect, db *sql.DB) error {
+func migrate(ctx context.Context, d dialect, db connection) error {
 	version, err := d.version(ctx, db)
 	if err != nil {
 		return fmt.Errorf("read schema version: %w", err)
@@ -279,7 +278,7 @@ func migrate(ctx context.Context, d dialect, db *sql.DB) error {
 	return nil
 }
 
-func migrateOne(ctx context.Context, d dialect, db *sql.DB, version int, script []string) error {
+func migrateOne(ctx context.Context, d dialect, db connection, version int, script []string) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err

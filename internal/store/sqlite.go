@@ -162,7 +162,7 @@ func (d sqliteDialect) elements(s *statement, element int, path FieldPath) {
 		sql(") END) e" + strconv.Itoa(element+1))
 }
 
-func (sqliteDialect) ready(context.Context, *sql.DB) error { return nil }
+func (sqliteDialect) ready(context.Context, connection) error { return nil }
 
 func (sqliteDialect) has(s *statement, column, text string) {
 	s.sql("instr(" + column + ", ").arg(text).sql(") > 0")
@@ -375,7 +375,7 @@ func (sqliteDialect) packs() byte                  { return packedZstd }
 // ended: SQLite has often ended a transaction that failed.
 func (sqliteDialect) ended(err error) bool { return code(err) == sqlite3.SQLITE_ERROR }
 
-func (sqliteDialect) version(ctx context.Context, db *sql.DB) (n int, err error) {
+func (sqliteDialect) version(ctx context.Context, db connection) (n int, err error) {
 	err = db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&n)
 	return n, err
 }

@@ -280,11 +280,17 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	if err := s.leave(ctx); err != nil {
 		return nil, err
 	}
-	db, err := s.server.open(ctx, s.claimant)
+	c := s.claimant
+	c.left = s.epoch
+	db, err := s.server.open(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	s.rival = nil
+	if db.aside != nil {
+		s.log.Error(errDamaged, "Mirror's tables were not whole and are set aside by another name; new ones are filled from the clusters. Drop those that are set aside when nobody needs them",
+			"server", s.server.address, "missing", db.aside.missing, "suffix", db.aside.suffix)
+	}
 	if s.epoch == "" || s.epoch == db.found.epoch && s.seq == db.found.seq {
 		s.epoch, s.seq = db.epoch, db.seq
 		if db.found.owner != "" {
