@@ -25,7 +25,8 @@ import (
 
 // retains is true of a manifest with such fields.
 func retains(manifest *unstructured.Unstructured) bool {
-	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0
+	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0 ||
+		requestsStorage(manifest)
 }
 
 // retained returns a manifest without what an object that is there keeps: replicas, if the template says so, and node ports that it has not got from us; and with the
@@ -38,6 +39,7 @@ func retained(manifest, live *unstructured.Unstructured) *unstructured.Unstructu
 		manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
 		manifest.Object["spec"].(map[string]any)["completions"] = *fixed //nolint:forcetypeassert // it has completions
 	}
+	manifest = withGrownStorage(manifest, live)
 	has := interpreter.NodePorts(live)
 	if len(has) == 0 || len(interpreter.NodePorts(manifest)) == 0 {
 		return manifest
