@@ -25,7 +25,8 @@ import (
 
 // retains is true of a manifest with such fields.
 func retains(manifest *unstructured.Unstructured) bool {
-	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0
+	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0 ||
+		requestsStorage(manifest)
 }
 
 // retained returns a manifest without what an object that is there keeps: what withoutKept says, and of an object that the hub did not make, or takes back, what a
@@ -47,6 +48,7 @@ func withoutKept(manifest, live *unstructured.Unstructured) *unstructured.Unstru
 		manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
 		manifest.Object["spec"].(map[string]any)["completions"] = *fixed //nolint:forcetypeassert // it has completions
 	}
+	manifest = withGrownStorage(manifest, live)
 	has := interpreter.NodePorts(live)
 	if len(has) == 0 || len(interpreter.NodePorts(manifest)) == 0 {
 		return manifest

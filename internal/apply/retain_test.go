@@ -92,6 +92,26 @@ func TestWhatAClusterGivesACopyStays(t *testing.T) {
 			},
 			kept: []string{"spec.volumeName"},
 		},
+		"GrownPersistentVolumeClaim": {
+			manifest: `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: x, namespace: NAMESPACE}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`,
+			given: func(ctx context.Context, _ string, o *unstructured.Unstructured) error {
+				_ = unstructured.SetNestedField(o.Object, "volume", "spec", "volumeName")
+				if err := oak.Update(ctx, o, client.FieldOwner("kube-controller-manager")); err != nil {
+					return err
+				}
+				o.Object["status"] = map[string]any{"phase": "Bound", "capacity": map[string]any{"storage": "1Gi"}, "accessModes": []any{"ReadWriteOnce"}}
+				if err := oak.Status().Update(ctx, o, client.FieldOwner("kube-controller-manager")); err != nil {
+					return err
+				}
+				_ = unstructured.SetNestedField(o.Object, "5Gi", "spec", "resources", "requests", "storage")
+				if err := oak.Update(ctx, o, client.FieldOwner("kubectl")); err != nil {
+					return err
+				}
+				o.Object["status"].(map[string]any)["capacity"] = map[string]any{"storage": "5Gi"} //nolint:forcetypeassert // as above
+				return oak.Status().Update(ctx, o, client.FieldOwner("kube-controller-manager"))
+			},
+			kept: []string{"spec.resources.requests"},
+		},
 		"PersistentVolume": {
 			manifest: `{apiVersion: v1, kind: PersistentVolume, metadata: {name: x-NAMESPACE}, spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /x}, claimRef: {namespace: shop, name: reserved}}}`,
 			given: func(ctx context.Context, _ string, o *unstructured.Unstructured) error {

@@ -75,8 +75,14 @@ func isMark(key string) bool {
 // in and another cluster fills in for itself.
 func stripKind(o, template *unstructured.Unstructured) {
 	switch o.GroupVersionKind().GroupKind().String() {
+	case "APIService.apiregistration.k8s.io":
+		stripCABundle(o.Object, "spec")
+	case "CustomResourceDefinition.apiextensions.k8s.io":
+		stripCABundle(o.Object, "spec", "conversion", "webhook", "clientConfig")
 	case "Job.batch":
 		stripJob(o)
+	case "MutatingWebhookConfiguration.admissionregistration.k8s.io", "ValidatingWebhookConfiguration.admissionregistration.k8s.io":
+		stripWebhooks(o)
 	case "Namespace":
 		remove(o, "spec", "finalizers") // every API server puts its own hold on namespaces
 	case "PersistentVolume":

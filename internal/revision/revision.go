@@ -65,7 +65,8 @@ type Options struct {
 type request struct {
 	binding.Template
 
-	gone types.UID // of the template; empty: it is to be looked at
+	gone     types.UID // of the template; empty: it is to be looked at
+	orphaned bool      // the template that is gone was deleted with propagation Orphan
 }
 
 // keeper keeps the histories.
@@ -181,7 +182,10 @@ func (k *keeper) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	case before == nil:
 		k.enqueue(request{Template: binding.TemplateOf(after)})
 	case after == nil && before.Spec.Resource.UID != "":
-		k.enqueue(request{Template: binding.TemplateOf(before), gone: before.Spec.Resource.UID})
+		k.enqueue(request{
+			Template: binding.TemplateOf(before), gone: before.Spec.Resource.UID,
+			orphaned: before.Spec.DeletionPropagation == metav1.DeletePropagationOrphan,
+		})
 	}
 }
 
@@ -203,6 +207,14 @@ func (k *keeper) Reconcile(ctx context.Context, r request) (reconcile.Result, er
 	if r.gone != "" {
 		if b != nil && b.Spec.Resource.UID == r.gone {
 			return reconcile.Result{}, nil // it is placed again
+		}
+		if r.orphaned {
+			switch waits, err := k.deleteOrphans(ctx, r); {
+			case err != nil:
+				return reconcile.Result{}, fmt.Errorf("delete what is left of the revisions of %s: %w", r.Template, err)
+			case waits:
+				return reconcile.Result{RequeueAfter: settle}, nil
+			}
 		}
 		if err := k.records.DeleteRevisions(ctx, r.gone); err != nil {
 			return reconcile.Result{}, fmt.Errorf("forget the revisions of %s: %w", r.Template, err)

@@ -531,3 +531,32 @@ func TestUnplaced(t *testing.T) {
 		t.Errorf("leaving the placement changed the history on the hub: %+v", all)
 	}
 }
+
+// A workload that is deleted with propagation Orphan leaves no history on the hub, where the garbage collector leaves its dependents. The
+// test does what the collector does.
+func TestOrphanedHistoryGoes(t *testing.T) {
+	w := newWorld(t)
+	d := w.deployment("web", nil)
+	b := w.place(d)
+	w.recorded(d, 1)
+	edit(w, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "b" })
+	w.history(d, "1 a", "2 b")
+	left := w.replicaSets(d)
+	edit(w, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.DeletionPropagation = metav1.DeletePropagationOrphan })
+	w.must(w.hub.Delete(t.Context(), b))
+	theirs := left[0].DeepCopy()
+	theirs.ObjectMeta = metav1.ObjectMeta{Namespace: w.ns, Name: "theirs", Labels: left[0].Labels}
+	w.must(w.hub.Create(t.Context(), theirs))
+	for i := range left {
+		edit(w, &left[i], func(rs *appsv1.ReplicaSet) { rs.OwnerReferences = nil })
+	}
+	w.eventually("the ReplicaSets are deleted", func() error {
+		var all appsv1.ReplicaSetList
+		w.must(w.hub.List(t.Context(), &all, client.InNamespace(w.ns)))
+		if len(all.Items) != 1 || all.Items[0].Name != theirs.Name {
+			return fmt.Errorf("there are %d", len(all.Items))
+		}
+		return nil
+	})
+	w.recorded(d)
+}

@@ -132,6 +132,12 @@ func (w *workload) numbered(r revision) map[string]string {
 	return annotations
 }
 
+// objectName is the name of a revision's object.
+func objectName(workload, hash string) string {
+	workload = workload[:min(len(workload), validation.DNS1123SubdomainMaxLength-len(hash)-1)]
+	return strings.TrimRight(workload, "-.") + "-" + hash
+}
+
 // metadata is that of a revision's object: kubectl finds it by the labels of the workload's pods.
 func (w *workload) metadata(r revision, labels map[string]string, hashLabel string) metav1.ObjectMeta {
 	labels = maps.Clone(labels)
@@ -139,9 +145,8 @@ func (w *workload) metadata(r revision, labels map[string]string, hashLabel stri
 		labels = map[string]string{}
 	}
 	labels[hashLabel] = r.hash
-	name := w.name[:min(len(w.name), validation.DNS1123SubdomainMaxLength-len(r.hash)-1)]
 	return metav1.ObjectMeta{
-		Namespace: w.namespace, Name: strings.TrimRight(name, "-.") + "-" + r.hash,
+		Namespace: w.namespace, Name: objectName(w.name, r.hash),
 		Labels: labels, OwnerReferences: []metav1.OwnerReference{w.owner},
 	}
 }

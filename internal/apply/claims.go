@@ -1,0 +1,53 @@
+package apply
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// requestsStorage reports whether a manifest is a PersistentVolumeClaim that requests storage.
+func requestsStorage(manifest *unstructured.Unstructured) bool {
+	if manifest.GroupVersionKind().GroupKind() != (schema.GroupKind{Kind: "PersistentVolumeClaim"}) {
+		return false
+	}
+	_, ok := storage(manifest)
+	return ok
+}
+
+// storage returns the storage that a PersistentVolumeClaim requests; false if it requests none, or no quantity.
+func storage(o *unstructured.Unstructured) (resource.Quantity, bool) {
+	text, found, err := unstructured.NestedString(o.Object, "spec", "resources", "requests", "storage")
+	if !found || err != nil {
+		return resource.Quantity{}, false
+	}
+	q, err := resource.ParseQuantity(text)
+	return q, err == nil
+}
+
+// withGrownStorage returns a manifest without the storage that a claim requests, if the claim in the cluster requests more: a claim that
+// grew there never shrinks again. Where nobody but us owns the field, because an earlier template asked for more, the manifest has the
+// claim's value instead, for a claim without it is refused. It is pure, and changes neither.
+func withGrownStorage(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
+	if !requestsStorage(manifest) {
+		return manifest
+	}
+	wanted, _ := storage(manifest)
+	is, ok := storage(live)
+	if !ok || is.Cmp(wanted) <= 0 {
+		return manifest
+	}
+	manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
+	requests, _, _ := unstructured.NestedFieldNoCopy(manifest.Object, "spec", "resources", "requests")
+	fields, _ := requests.(map[string]any)
+	by := owners(live, "f:spec", "f:resources", "f:requests", "f:storage")
+	if len(by) == 1 && by[0] == workv1alpha2.FieldManager {
+		fields["storage"], _, _ = unstructured.NestedString(live.Object, "spec", "resources", "requests", "storage")
+		return manifest
+	}
+	delete(fields, "storage")
+	return manifest
+}
