@@ -159,16 +159,7 @@ func (m *Mirror) changed(e member.Event) {
 	if e.Type == member.Left {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.run(func(context.Context) {
-			if err := m.Drop(e.Name); err != nil { //nolint:contextcheck // begun, it is finished
-				m.log.Error(err, "Cluster left, and its mirror could not be dropped; it is when the cluster joins again", "cluster", e.Name)
-			}
-			m.mu.Lock()
-			delete(m.dropped, e.Name)
-			m.mu.Unlock()
-			// Another cluster may have joined under the name by now.
-			m.changed(member.Event{Type: member.Joined, Name: e.Name})
-		})
+		m.run(func(ctx context.Context) { m.left(ctx, e.Name) })
 		return
 	}
 	source, ok := m.fleet.source(e.Name)
@@ -277,24 +268,9 @@ func (m *Mirror) Drop(name string) error {
 		m.dropped[name] = c.source.Cluster().UID
 	}
 	m.forget(name)
-	d := m.dropping[name]
-	if d == nil {
-		d = &dropping{}
-		m.dropping[name] = d
-	}
-	d.by++
+	done := m.dropBegins(name)
 	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		if d.by--; d.by == 0 {
-			delete(m.dropping, name)
-		}
-		again := d.by == 0 && d.putOff
-		m.mu.Unlock()
-		if again {
-			m.changed(member.Event{Type: member.Joined, Name: name})
-		}
-	}()
+	defer done()
 	if c != nil {
 		c.stop()
 		c.forget()

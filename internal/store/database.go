@@ -40,6 +40,8 @@ type database struct {
 	history   atomic.Int64               // about how many bytes
 	salvaging atomic.Bool                // what a damaged file had of the past is being read into this one
 
+	owed *owed
+
 	known    sync.RWMutex    // of what follows
 	clusters map[string]bool // whether they are being dropped
 	types    map[groupResource]int64
@@ -64,6 +66,7 @@ func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB) (*d
 		dialect: dialect, write: write, read: read, nearby: nearby, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
 		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]bool{},
 	}
+	d.owed = &owed{}
 	d.read.SetMaxOpenConns(readers)
 	d.read.SetMaxIdleConns(readers)
 	if err := d.prepare(ctx); err != nil {

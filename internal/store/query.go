@@ -179,6 +179,7 @@ func (d *database) planned(ctx context.Context, q Query, after position, countin
 		p.follow(lead)
 	}
 	known, dropped := d.names()
+	known, dropped = d.owed.leaveOut(known, dropped, groupResource{q.Group, q.Resource})
 	if p.kind = d.kind(q.resource()); p.kind == 0 || !p.within(q, known, dropped, after) {
 		return nil, nil
 	}

@@ -113,6 +113,7 @@ type Store struct {
 	seq     int64
 
 	keeping *keeping
+	owed    owed
 	sealing atomic.Pointer[seal.Keys]
 	journal *journal
 
@@ -239,6 +240,7 @@ func (s *Store) open(ctx context.Context) {
 		db.keeping, db.sealing, db.journal = s.keeping, &s.sealing, s.journal
 		s.journal.reset(db.epoch, db.seq)
 		historyBytes.Set(float64(db.history.Load()))
+		db.owed = &s.owed
 	}
 	s.mu.Lock()
 	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
@@ -609,9 +611,10 @@ func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupR
 	return state, err
 }
 
-// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when
-// the deletion is interrupted; the next Open finishes it.
+// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when the deletion fails: it is to be
+// tried again then. The next Open finishes one that was interrupted, and so does who writes to the cluster.
 func (s *Store) DropCluster(ctx context.Context, cluster string) error {
+	s.owe(cluster, schema.GroupResource{})
 	return s.do(ctx, func(d *database) error {
 		if err := d.forgo(ctx, cluster, schema.GroupResource{}); err != nil {
 			return err
@@ -620,8 +623,10 @@ func (s *Store) DropCluster(ctx context.Context, cluster string) error {
 	})
 }
 
-// DropType deletes every object of a type in a cluster.
+// DropType deletes every object of a type in a cluster. They are invisible at once, also when the deletion fails: it is to be
+// tried again then. Who writes to the type deletes them first.
 func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
+	s.owe(cluster, gr)
 	return s.do(ctx, func(d *database) error {
 		if err := d.forgo(ctx, cluster, gr); err != nil {
 			return err

@@ -16,6 +16,9 @@ import (
 func (d *database) apply(ctx context.Context, changes []Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.deleteOwed(ctx, changes); err != nil {
+		return fmt.Errorf("write %d changes: %w", len(changes), err)
+	}
 	if err := d.identify(ctx, changes); err != nil {
 		return fmt.Errorf("write %d changes: %w", len(changes), err)
 	}
