@@ -41,7 +41,7 @@ func (d *database) saveCheckpoints(ctx context.Context, checkpoints []Checkpoint
 			var state any // NULL
 			switch {
 			case c.State == nil:
-			case c.Epoch != d.epoch || d.incomplete[clusterType{c.Cluster, kind}]:
+			case c.Epoch != d.epoch || len(d.incomplete[clusterType{c.Cluster, kind}]) > 0:
 				continue
 			default:
 				state = string(c.State)

@@ -25,8 +25,9 @@ type database struct {
 	patience time.Duration // how long a write may take; 0: for ever
 	nearby   int           // rows that are passed over rather than counted
 
-	mu         sync.Mutex           // held while writing
-	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
+	mu         sync.Mutex                   // held while writing
+	incomplete map[clusterType]map[Key]bool // objects of which not even the name is stored: no checkpoint can vouch for the others
+	counted    map[clusterType]int          // objects that are stored without a part; nil: they are to be counted
 	epoch      string
 	seq        int64 // the last that was committed
 	trimmed    time.Time
@@ -64,7 +65,7 @@ var (
 func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB) (*database, error) {
 	d := &database{
 		dialect: dialect, write: write, read: read, nearby: nearby, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
-		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]bool{},
+		clusters: map[string]bool{}, types: map[groupResource]int64{}, kinds: map[int64]schema.GroupResource{}, incomplete: map[clusterType]map[Key]bool{},
 	}
 	d.owed = &owed{}
 	d.read.SetMaxOpenConns(readers)

@@ -54,6 +54,7 @@ func (e *TooOldError) Is(target error) bool { return target == ErrNoHistory }
 // Write was written.
 type RejectedError struct {
 	Cluster, Group, Resource, Namespace, Name string
+	Stored                                    bool // without the part that it refused
 	Err                                       error
 }
 
@@ -460,7 +461,7 @@ func (s *Store) KeepHistory(h History) {
 }
 
 // Write writes the changes in order, in one transaction. It is idempotent. Rows that the
-// database refuses are returned as RejectedErrors when everything else was written; any
+// database refuses are returned as RejectedErrors when everything else was written, and as much of these rows as it takes; any
 // other error means that nothing may have been written, and the same changes can be
 // written again.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
@@ -619,7 +620,11 @@ func (s *Store) DropCluster(ctx context.Context, cluster string) error {
 		if err := d.forgo(ctx, cluster, schema.GroupResource{}); err != nil {
 			return err
 		}
-		return d.dropCluster(ctx, cluster)
+		if err := d.dropCluster(ctx, cluster); err != nil {
+			return err
+		}
+		d.forgetIncomplete(cluster, 0)
+		return nil
 	})
 }
 
@@ -631,6 +636,12 @@ func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupRes
 		if err := d.forgo(ctx, cluster, gr); err != nil {
 			return err
 		}
-		return d.dropType(ctx, cluster, gr)
+		if err := d.dropType(ctx, cluster, gr); err != nil {
+			return err
+		}
+		if kind := d.kind(groupResource{gr.Group, gr.Resource}); kind != 0 {
+			d.forgetIncomplete(cluster, kind)
+		}
+		return nil
 	})
 }
