@@ -52,6 +52,8 @@ func (mirrored) Stored(string, schema.GroupResource) bool { return true }
 func (mirrored) Lost(string, schema.GroupResource) bool   { return false }
 func (mirrored) Stale(string) (time.Time, bool)           { return time.Time{}, false }
 
+func (mirrored) Incomplete(string, schema.GroupResource) (int, int) { return 0, 0 }
+
 func (mirrored) Freshness(string, schema.GroupResource) (time.Time, bool) { return time.Time{}, false }
 func (mirrored) Partial(string, schema.GroupResource) bool                { return false }
 func (mirrored) WithoutData(string) bool                                  { return false }

@@ -259,7 +259,7 @@ func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionMirrored)
 	switch {
 	case seen.Synced:
-		return reconciler.Done(clusterv1alpha1.ReasonMirrored, "")
+		return reconciler.Done(clusterv1alpha1.ReasonMirrored, "%s", seen.Notice)
 	case seen.NotStored:
 		if said == nil || said.Reason != clusterv1alpha1.ReasonNotStored {
 			c.recorder.Eventf(o, nil, corev1.EventTypeWarning, clusterv1alpha1.ReasonNotStored, "Mirror", "%s; placement goes on", seen.Message)

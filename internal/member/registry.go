@@ -106,6 +106,8 @@ type Observation struct {
 	NotStored bool
 	// Message says what is missing while Synced is false.
 	Message string
+	// Notice says what is known to be amiss while Synced is true; "": nothing.
+	Notice string
 	// Nodes counts the nodes; nil while they are unknown.
 	Nodes *clusterv1alpha1.NodeSummary
 	// Resources adds up the capacity; nil while it is unknown.

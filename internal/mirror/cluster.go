@@ -56,6 +56,7 @@ type cluster struct {
 	end     context.CancelFunc
 	stopped chan struct{} // closed when nothing of the cluster runs any more
 	kept    keptData      // of run alone
+	drops   typeDrops     // as well
 
 	rest     rest.Interface // for watches
 	objects  dynamic.Interface
@@ -131,6 +132,7 @@ func (c *cluster) run(ctx context.Context) {
 	}
 	var readingData sync.WaitGroup
 	defer readingData.Wait()
+	defer c.drops.running.Wait()
 	for {
 		data := c.secretData() // before the plan, which may know more, and then comes again
 		next, unwanted, changed := c.plan()
@@ -151,6 +153,7 @@ func (c *cluster) run(ctx context.Context) {
 		}
 		select {
 		case enter <- struct{}{}:
+			c.drops.end(resourceOf(next.api))
 			next.start(ctx, sync.OnceFunc(func() { <-c.slots }))
 		case <-c.wake:
 		case <-ctx.Done():
@@ -307,9 +310,7 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 	c.mu.Unlock()
 	m.notify(events...)
 	m.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr })
-	if err := m.store.DropType(ctx, c.name, gr); err != nil && ctx.Err() == nil {
-		logr.FromContextOrDiscard(ctx).Error(err, "Type is not mirrored any more, and its rows could not be deleted; they are at the next start", "resource", gr.String())
-	}
+	c.drops.try(ctx, c, gr)
 }
 
 // progress says whether everything is listed; the cluster must be locked.

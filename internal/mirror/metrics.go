@@ -41,6 +41,9 @@ const typeSeries = 200
 var (
 	clusterLag = prometheus.NewDesc("orrery_mirror_cluster_lag_seconds",
 		"How old what is known of a cluster is: that of the type that is oldest there; 0 while every change is told.", []string{"cluster"}, nil)
+	incompleteObjects = prometheus.NewDesc("orrery_mirror_incomplete_objects",
+		"Objects of a cluster that the mirror's database refuses: stored is part where they are stored without a part, and none where they are not stored. No series: there are none.",
+		[]string{"cluster", "stored"}, nil)
 	typeLag = prometheus.NewDesc("orrery_mirror_type_lag_seconds",
 		"How old what is known of a type is, in the cluster where it is oldest; 0 while every cluster tells every change. "+
 			"The 200 oldest types; resource other is the oldest of the rest.", []string{"group", "resource"}, nil)
@@ -53,6 +56,7 @@ type lags struct{ mirror *Mirror }
 func (l lags) Describe(to chan<- *prometheus.Desc) {
 	to <- clusterLag
 	to <- typeLag
+	to <- incompleteObjects
 }
 
 // Collect implements prometheus.Collector.
@@ -68,6 +72,12 @@ func (l lags) Collect(to chan<- prometheus.Metric) {
 		}
 		c.mu.Unlock()
 		to <- prometheus.MustNewConstMetric(clusterLag, prometheus.GaugeValue, oldest.Seconds(), c.name)
+		partly, missing := l.mirror.incomplete.total(c.name)
+		for stored, n := range map[string]int{"part": partly, "none": missing} {
+			if n > 0 {
+				to <- prometheus.MustNewConstMetric(incompleteObjects, prometheus.GaugeValue, float64(n), c.name, stored)
+			}
+		}
 	}
 	sorted := make([]schema.GroupResource, 0, len(types))
 	for gr := range types {

@@ -49,6 +49,8 @@ type Mirror struct {
 	dropping map[string]*dropping            // by name: nothing is mirrored under it until that is done
 	bindings bindings
 
+	incomplete incomplete
+
 	// Replaced under mu and never changed: they are read at each event.
 	clusters        atomic.Pointer[map[string]*cluster]
 	remembered      atomic.Pointer[map[string][]member.API] // types that the store has of clusters that are not among clusters yet; nil: it has not said so yet
@@ -78,6 +80,7 @@ type database interface { //nolint:interfacebloat // one store
 	SaveType(ctx context.Context, t store.Type) error
 	DropType(ctx context.Context, cluster string, gr schema.GroupResource) error
 	DropCluster(ctx context.Context, cluster string) error
+	Incomplete(ctx context.Context) ([]store.Incomplete, error)
 	KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error)
 }
 
@@ -114,7 +117,11 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m.roomSubscribers.Store(&[]func(string){})
 	m.generation.Store(1)
 	m.writer = newWriter(
-		func(ctx context.Context, changes []store.Change) error { return m.store.Write(ctx, changes) },
+		func(ctx context.Context, changes []store.Change) error {
+			err := m.store.Write(ctx, changes)
+			m.countIncomplete(ctx)
+			return err
+		},
 		func(ctx context.Context, checkpoints []store.Checkpoint) error {
 			return m.store.SaveCheckpoints(ctx, checkpoints)
 		},
@@ -159,16 +166,7 @@ func (m *Mirror) changed(e member.Event) {
 	if e.Type == member.Left {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.run(func(context.Context) {
-			if err := m.Drop(e.Name); err != nil { //nolint:contextcheck // begun, it is finished
-				m.log.Error(err, "Cluster left, and its mirror could not be dropped; it is when the cluster joins again", "cluster", e.Name)
-			}
-			m.mu.Lock()
-			delete(m.dropped, e.Name)
-			m.mu.Unlock()
-			// Another cluster may have joined under the name by now.
-			m.changed(member.Event{Type: member.Joined, Name: e.Name})
-		})
+		m.run(func(ctx context.Context) { m.left(ctx, e.Name) })
 		return
 	}
 	source, ok := m.fleet.source(e.Name)
@@ -277,24 +275,9 @@ func (m *Mirror) Drop(name string) error {
 		m.dropped[name] = c.source.Cluster().UID
 	}
 	m.forget(name)
-	d := m.dropping[name]
-	if d == nil {
-		d = &dropping{}
-		m.dropping[name] = d
-	}
-	d.by++
+	done := m.dropBegins(name)
 	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		if d.by--; d.by == 0 {
-			delete(m.dropping, name)
-		}
-		again := d.by == 0 && d.putOff
-		m.mu.Unlock()
-		if again {
-			m.changed(member.Event{Type: member.Joined, Name: name})
-		}
-	}()
+	defer done()
 	if c != nil {
 		c.stop()
 		c.forget()
@@ -344,6 +327,7 @@ func (m *Mirror) recall(ctx context.Context) {
 			return
 		}
 	}
+	m.countIncomplete(ctx)
 	remembered := map[string][]member.API{}
 	for _, s := range stored {
 		var api member.API
@@ -487,6 +471,9 @@ func (m *Mirror) Observation(name string) member.Observation {
 	o.NotStored = m.lost.Load() && !o.Synced
 	if problem := m.writer.problem(); problem != nil {
 		o.Synced, o.NotStored, o.Message = false, true, problem.Error()
+	}
+	if o.Synced {
+		o.Notice = m.incomplete.notice(name)
 	}
 	if c.capacityKnown() {
 		o.Nodes, o.Resources = c.capacity.summary()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/store"
@@ -161,6 +162,7 @@ func strip(object map[string]any) map[string]any {
 	if annotations, ok := meta["annotations"].(map[string]any); ok {
 		annotations = maps.Clone(annotations)
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		delete(annotations, fleetv1alpha1.IncompleteAnnotation) // the store alone says it
 		meta["annotations"] = annotations
 		if len(annotations) == 0 {
 			delete(meta, "annotations")

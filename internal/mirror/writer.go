@@ -293,7 +293,7 @@ func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
 	if len(changes) > 0 {
 		err := w.write(ctx, changes)
 		if rejected, ok := errors.AsType[*store.RejectedError](err); ok {
-			w.log.Error(err, "Objects cannot be stored, and are missing in searches until they change", "resource", rejected.Resource, "cluster", rejected.Cluster)
+			w.log.Error(err, "Objects are stored without a part that the database refuses, or, where not even the name fits, not at all", "resource", rejected.Resource, "cluster", rejected.Cluster)
 		} else if err != nil {
 			return err
 		}

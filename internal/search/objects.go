@@ -426,6 +426,7 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 		if s.Mirror.Partial(c, gr) {
 			parts = append(parts, c)
 		}
+		warnings = append(warnings, s.incomplete(c, gr)...)
 	}
 	if len(parts) > 0 { // which part may name namespaces that the caller is not to know
 		warnings = append(warnings, fmt.Sprintf("%s of %s are mirrored in part, by namespaces or labels: the rest is not shown", gr, enumerate(parts)))

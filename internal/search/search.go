@@ -63,6 +63,7 @@ type Mirror interface {
 	Stored(cluster string, gr schema.GroupResource) bool
 	// Lost is true while what the store had of the type in the cluster is lost.
 	Lost(cluster string, gr schema.GroupResource) bool
+	Incomplete(cluster string, gr schema.GroupResource) (partly, missing int)
 	// Stale says since when a cluster has not been seen.
 	Stale(cluster string) (since time.Time, stale bool)
 	// Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it.

@@ -86,6 +86,8 @@ func (f *fakeMirror) serve(api member.API, clusters []string) {
 
 func (f *fakeMirror) Stored(cluster string, _ schema.GroupResource) bool { return !f.behind[cluster] }
 
+func (f *fakeMirror) Incomplete(string, schema.GroupResource) (partly, missing int) { return 0, 0 }
+
 func (f *fakeMirror) Lost(cluster string, _ schema.GroupResource) bool { return f.lost[cluster] }
 
 func (f *fakeMirror) Stale(cluster string) (time.Time, bool) {

@@ -183,7 +183,7 @@ func TestSecretsAreSealed(t *testing.T) {
 	})
 }
 
-// TestSecretsWithoutAKey: data that could not be encrypted is refused, and not said.
+// TestSecretsWithoutAKey: data that could not be encrypted is refused, and not said. The rest is stored.
 func TestSecretsWithoutAKey(t *testing.T) {
 	onEach(t, func(t *testing.T, at string) {
 		s := openStore(t, at)
@@ -195,8 +195,13 @@ func TestSecretsWithoutAKey(t *testing.T) {
 		if _, ok := errors.AsType[*RejectedError](err); !ok || strings.Contains(err.Error(), hush) || !strings.Contains(err.Error(), "x/login") || !strings.Contains(err.Error(), "x/broken") {
 			t.Errorf("%v", err)
 		}
-		if diff := cmp.Diff([]string{"a/x/bare"}, listed(t, s, Query{Resource: "secrets"})); diff != "" {
+		if diff := cmp.Diff([]string{"a/x/bare", "a/x/broken", "a/x/login"}, listed(t, s, Query{Resource: "secrets"})); diff != "" {
 			t.Error(diff)
+		}
+		for name, body := range secretBodies(t, s) {
+			if strings.Contains(body, hush) || strings.Contains(body, base64.StdEncoding.EncodeToString([]byte(hush))) {
+				t.Errorf("%s has its data: %s", name, body)
+			}
 		}
 	})
 }

@@ -41,7 +41,7 @@ func (d *database) saveCheckpoints(ctx context.Context, checkpoints []Checkpoint
 			var state any // NULL
 			switch {
 			case c.State == nil:
-			case c.Epoch != d.epoch || d.incomplete[clusterType{c.Cluster, kind}]:
+			case c.Epoch != d.epoch || len(d.incomplete[clusterType{c.Cluster, kind}]) > 0:
 				continue
 			default:
 				state = string(c.State)
@@ -57,7 +57,7 @@ func (d *database) saveCheckpoints(ctx context.Context, checkpoints []Checkpoint
 func (d *database) checkpoint(ctx context.Context, cluster string, gr schema.GroupResource) ([]byte, error) {
 	var state sql.Null[[]byte]
 	err := d.read.QueryRowContext(ctx, say(d.dialect, "SELECT checkpoint FROM served WHERE cluster = ? AND type = ?"),
-		d.visible(cluster), d.kind(groupResource{gr.Group, gr.Resource})).Scan(&state)
+		d.shown(cluster, d.kind(groupResource{gr.Group, gr.Resource})), d.kind(groupResource{gr.Group, gr.Resource})).Scan(&state)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("read checkpoint of %s of cluster %s: %w", gr, cluster, err)
 	}
@@ -86,7 +86,7 @@ func (d *database) rows(ctx context.Context, cluster string, gr schema.GroupReso
 		err := d.unpack(&r, packed)
 		out = append(out, r)
 		return err
-	}, d.kind(groupResource{gr.Group, gr.Resource}), d.visible(cluster), after.Namespace, after.Namespace, after.Name, limit)
+	}, d.kind(groupResource{gr.Group, gr.Resource}), d.shown(cluster, d.kind(groupResource{gr.Group, gr.Resource})), after.Namespace, after.Namespace, after.Name, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s of cluster %s: %w", gr, cluster, err)
 	}

@@ -35,7 +35,13 @@ func TestCheckpoints(t *testing.T) {
 		"Withdrawn": {change: func(t *testing.T, s *Store, _ string) {
 			check(t, s.SaveCheckpoints(t.Context(), []Checkpoint{{Cluster: "east", Resource: pods}}))
 		}},
-		"RowRefusedAfter": {change: func(t *testing.T, s *Store, epoch string) { refuse(t, s); save(t, s, epoch, "at 8") }, want: "at 7"},
+		"RowRefusedAfter":  {change: func(t *testing.T, s *Store, epoch string) { refuse(t, s, "bad"); save(t, s, epoch, "at 8") }, want: "at 8"},
+		"NameRefusedAfter": {change: func(t *testing.T, s *Store, epoch string) { refuse(t, s, ""); save(t, s, epoch, "at 8") }, want: "at 7"},
+		"NameRefusedAndDeleted": {change: func(t *testing.T, s *Store, epoch string) {
+			refuse(t, s, "")
+			check(t, s.Write(t.Context(), []Change{{Row: pod("east", "ns", "", nil, nil), Delete: true}}))
+			save(t, s, epoch, "at 8")
+		}, want: "at 8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, at string) {
@@ -148,9 +154,9 @@ func save(t *testing.T, s *Store, epoch, state string) {
 }
 
 // refuse has the database refuse a row.
-func refuse(t *testing.T, s *Store) {
+func refuse(t *testing.T, s *Store, name string) {
 	t.Helper()
-	row := pod("east", "ns", "bad", nil, nil)
+	row := pod("east", "ns", name, nil, nil)
 	row.Body = []byte("no JSON")
 	if _, ok := errors.AsType[*RejectedError](s.Write(t.Context(), []Change{{Row: row}})); !ok {
 		t.Fatal("the row was not refused")

@@ -73,7 +73,7 @@ func (d *database) settle(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find out what became of the last transaction: %w", err)
 	}
-	d.unanswered = nil
+	d.unanswered, d.counted = nil, nil
 	d.known.Lock()
 	d.identities = known
 	d.known.Unlock()

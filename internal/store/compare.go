@@ -94,7 +94,7 @@ func (r *reader) made(q Query, after position, moment int64) (out []position, er
 			return err
 		}
 		p.Cluster, p.Namespace, p.Name = row.Cluster, row.Namespace, row.Name
-		if r.visible(row.Cluster) == "" || !q.reaches(&row) || after.Cluster != "" && ByKey.compare(after, p) >= 0 {
+		if r.shown(row.Cluster, r.kind) == "" || !q.reaches(&row) || after.Cluster != "" && ByKey.compare(after, p) >= 0 {
 			return nil
 		}
 		if out = append(out, p); q.Limit > 0 && len(out) > 2*q.Limit+chunk {

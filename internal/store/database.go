@@ -29,8 +29,9 @@ type database struct {
 	found standing  // what was found when it was claimed
 	aside *leftover // of a schema that was not whole; nil: nothing
 
-	mu         sync.Mutex           // held while writing
-	incomplete map[clusterType]bool // a row was refused: no checkpoint can vouch for the others
+	mu         sync.Mutex                   // held while writing
+	incomplete map[clusterType]map[Key]bool // objects of which not even the name is stored: no checkpoint can vouch for the others
+	counted    map[clusterType]int          // objects that are stored without a part; nil: they are to be counted
 	epoch      string
 	seq        int64 // the last that was committed
 	trimmed    time.Time
@@ -45,6 +46,8 @@ type database struct {
 	journal   *journal                   // nil while the database is being opened
 	history   atomic.Int64               // about how many bytes
 	salvaging atomic.Bool                // what a damaged file had of the past is being read into this one
+
+	owed *owed
 
 	known sync.RWMutex // of what follows
 	identities
@@ -66,8 +69,9 @@ var (
 func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB, c claimant) (*database, error) {
 	d := &database{
 		dialect: dialect, write: write, read: read, nearby: nearby, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
-		incomplete: map[clusterType]bool{},
+		incomplete: map[clusterType]map[Key]bool{},
 	}
+	d.owed = &owed{}
 	d.read.SetMaxOpenConns(readers)
 	d.read.SetMaxIdleConns(readers)
 	if err := d.prepare(ctx, c); err != nil {

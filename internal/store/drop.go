@@ -36,6 +36,7 @@ func (d *database) dropCluster(ctx context.Context, cluster string) error {
 	if err != nil {
 		return fmt.Errorf("drop cluster %s: %w", cluster, err)
 	}
+	d.owed.remove(owedKey{cluster: cluster})
 	return nil
 }
 
@@ -80,19 +81,7 @@ func (d *database) sweepOne(ctx context.Context, cluster string, transact transa
 }
 
 func (d *database) dropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
-	kind := d.kind(groupResource{gr.Group, gr.Resource})
-	if kind == 0 {
-		return nil
-	}
-	// A deletion that is interrupted must not leave rows that something vouches for.
-	err := d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", cluster, kind)
-	if err == nil {
-		err = d.deleteRows(ctx, cluster, kind, d.locked)
-	}
-	if err == nil {
-		err = d.exec(ctx, "DELETE FROM served WHERE cluster = ? AND type = ?", cluster, kind)
-	}
-	if err != nil {
+	if err := d.deleteType(ctx, cluster, groupResource{gr.Group, gr.Resource}, d.locked); err != nil {
 		return fmt.Errorf("drop %s of cluster %s: %w", gr, cluster, err)
 	}
 	return nil

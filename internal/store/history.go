@@ -218,7 +218,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 				}
 				n++
 				last, after = c.object, position{Cluster: c.row.Cluster, Namespace: c.row.Namespace, Name: c.row.Name}
-				if r.visible(c.row.Cluster) != "" && q.reaches(&c.row) {
+				if r.shown(c.row.Cluster, r.kind) != "" && q.reaches(&c.row) {
 					some = append(some, c)
 				}
 				return nil
@@ -410,7 +410,7 @@ func (d *database) revisions(ctx context.Context, of Object, before int64, limit
 				out.Items = append(out.Items, one)
 			}
 			return nil
-		}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name); err != nil {
+		}, r.kind, d.shown(of.Cluster, r.kind), of.Namespace, of.Name); err != nil {
 			return err
 		}
 		return each(ctx, r.tx, say(d.dialect, `SELECT r.id, r.began, r.since, r.until, r.rv, p.uid, p.ended FROM past p JOIN revision r ON r.object = p.id
@@ -418,7 +418,7 @@ func (d *database) revisions(ctx context.Context, of Object, before int64, limit
 			one, err := scanRevision(rows, of.row())
 			out.Items = append(out.Items, one)
 			return err
-		}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name, before, limit+1)
+		}, r.kind, d.shown(of.Cluster, r.kind), of.Namespace, of.Name, before, limit+1)
 	})
 	if err != nil {
 		return Revisions{}, fmt.Errorf("read the history of %s %s/%s of cluster %s: %w", of.Resource, of.Namespace, of.Name, of.Cluster, err)
@@ -456,7 +456,7 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 				record, out.Seq, out.Since = s.record, s.began, moment(s.since)
 			}
 			return err
-		}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name); err != nil {
+		}, r.kind, d.shown(of.Cluster, r.kind), of.Namespace, of.Name); err != nil {
 			return err
 		}
 		if record == nil {
@@ -466,7 +466,7 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 				err := rows.Scan(&out.EndSeq, &out.Seq, &since, &until, &out.Row.ResourceVersion, &out.Row.UID, &ended, &object)
 				out.Since, out.Until, out.Deleted = moment(since), moment(until), ended == out.EndSeq
 				return err
-			}, r.kind, d.visible(of.Cluster), of.Namespace, of.Name, seq); err != nil || object == 0 {
+			}, r.kind, d.shown(of.Cluster, r.kind), of.Namespace, of.Name, seq); err != nil || object == 0 {
 				return err
 			}
 			if record, err = r.restore(&out.Row, object, out.EndSeq); err != nil {
@@ -513,7 +513,7 @@ func (d *database) deleted(ctx context.Context, q Query, hidden func(of *Row, en
 					return err
 				}
 				n, before = n+1, one.EndSeq
-				if one.Since, one.Until = moment(since), moment(until); r.visible(one.Row.Cluster) != "" && until >= r.life && q.reaches(&one.Row) && (hidden == nil || !hidden(&one.Row, one.Until)) {
+				if one.Since, one.Until = moment(since), moment(until); r.shown(one.Row.Cluster, r.kind) != "" && until >= r.life && q.reaches(&one.Row) && (hidden == nil || !hidden(&one.Row, one.Until)) {
 					some, objects = append(some, one), append(objects, object)
 				}
 				return nil
@@ -567,7 +567,7 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 				return err
 			}
 			for _, c := range some {
-				if !q.reaches(&c.Row) || r.visible(c.Row.Cluster) == "" {
+				if !q.reaches(&c.Row) || r.shown(c.Row.Cluster, r.kind) == "" {
 					continue
 				}
 				if n := len(out.Items); n >= limit && out.Items[n-1].Seq != c.Seq { // one may delete an object and create another of its name

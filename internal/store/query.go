@@ -181,6 +181,7 @@ func (d *database) planned(ctx context.Context, db querier, q Query, after posit
 		p.follow(lead)
 	}
 	known, dropped := d.names()
+	known, dropped = d.owed.leaveOut(known, dropped, groupResource{q.Group, q.Resource})
 	if p.kind = d.kind(q.resource()); p.kind == 0 || !p.within(q, known, dropped, after) {
 		return nil, nil
 	}

@@ -21,6 +21,9 @@ func (d *database) saveType(ctx context.Context, t Type) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	gr := groupResource{t.Resource.Group, t.Resource.Resource}
+	if err := d.deleteOwedOne(ctx, t.Cluster, gr); err != nil {
+		return fmt.Errorf("save type %s of cluster %s: %w", t.Resource, t.Cluster, err)
+	}
 	if err := d.identifyOne(ctx, t.Cluster, gr); err != nil {
 		return fmt.Errorf("save type %s of cluster %s: %w", t.Resource, t.Cluster, err)
 	}
@@ -42,7 +45,9 @@ func (d *database) served(ctx context.Context) ([]Type, error) {
 		WHERE c.dropped = 0 ORDER BY c.name, t.grp, t.resource`, func(rows *sql.Rows) error {
 		var t Type
 		err := rows.Scan(&t.Cluster, &t.Resource.Group, &t.Resource.Resource, &t.API)
-		out = append(out, t)
+		if whole, typed := d.owed.has(t.Cluster, groupResource{t.Resource.Group, t.Resource.Resource}); err == nil && !whole && !typed {
+			out = append(out, t)
+		}
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("list types of clusters: %w", err)
@@ -67,7 +72,7 @@ func (d *database) keys(ctx context.Context, cluster string, gr schema.GroupReso
 		err := rows.Scan(&k.Namespace, &k.Name, &k.UID, &k.Version, &k.ResourceVersion)
 		out = append(out, k)
 		return err
-	}, d.kind(groupResource{gr.Group, gr.Resource}), d.visible(cluster)); err != nil {
+	}, d.kind(groupResource{gr.Group, gr.Resource}), d.shown(cluster, d.kind(groupResource{gr.Group, gr.Resource}))); err != nil {
 		return nil, fmt.Errorf("list keys of %s in cluster %s: %w", gr, cluster, err)
 	}
 	return out, nil

@@ -54,6 +54,7 @@ func (e *TooOldError) Is(target error) bool { return target == ErrNoHistory }
 // Write was written.
 type RejectedError struct {
 	Cluster, Group, Resource, Namespace, Name string
+	Stored                                    bool // without the part that it refused
 	Err                                       error
 }
 
@@ -116,6 +117,7 @@ type Store struct {
 	rival    *rival // who took the server's database; nil: nobody. s.opening must be held
 
 	keeping *keeping
+	owed    owed
 	sealing atomic.Pointer[seal.Keys]
 	journal *journal
 
@@ -247,6 +249,7 @@ func (s *Store) open(ctx context.Context) {
 		s.journal.reset(db.epoch, db.seq)
 		db.read.SetMaxOpenConns(s.readers)
 		historyBytes.Set(float64(db.history.Load()))
+		db.owed = &s.owed
 	}
 	s.mu.Lock()
 	s.db, s.cause, s.next = db, err, time.Now().Add(reopenDelay)
@@ -486,7 +489,7 @@ func (s *Store) KeepHistory(h History) {
 }
 
 // Write writes the changes in order, in one transaction. It is idempotent. Rows that the
-// database refuses are returned as RejectedErrors when everything else was written; any
+// database refuses are returned as RejectedErrors when everything else was written, and as much of these rows as it takes; any
 // other error means that nothing may have been written, and the same changes can be
 // written again.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
@@ -643,23 +646,36 @@ func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupR
 	return state, err
 }
 
-// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when
-// the deletion is interrupted; the next Open finishes it.
+// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when the deletion fails: it is to be
+// tried again then. The next Open finishes one that was interrupted, and so does who writes to the cluster.
 func (s *Store) DropCluster(ctx context.Context, cluster string) error {
+	s.owe(cluster, schema.GroupResource{})
 	return s.do(ctx, func(d *database) error {
 		if err := d.forgo(ctx, cluster, schema.GroupResource{}); err != nil {
 			return err
 		}
-		return d.dropCluster(ctx, cluster)
+		if err := d.dropCluster(ctx, cluster); err != nil {
+			return err
+		}
+		d.forgetIncomplete(cluster, 0)
+		return nil
 	})
 }
 
-// DropType deletes every object of a type in a cluster.
+// DropType deletes every object of a type in a cluster. They are invisible at once, also when the deletion fails: it is to be
+// tried again then. Who writes to the type deletes them first.
 func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
+	s.owe(cluster, gr)
 	return s.do(ctx, func(d *database) error {
 		if err := d.forgo(ctx, cluster, gr); err != nil {
 			return err
 		}
-		return d.dropType(ctx, cluster, gr)
+		if err := d.dropType(ctx, cluster, gr); err != nil {
+			return err
+		}
+		if kind := d.kind(groupResource{gr.Group, gr.Resource}); kind != 0 {
+			d.forgetIncomplete(cluster, kind)
+		}
+		return nil
 	})
 }

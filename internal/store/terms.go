@@ -166,12 +166,13 @@ func (o *indexed) read(body []byte) bool {
 // read reads what of a row is in declared fields, and where its words are from.
 func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	source = words.Of(gr.group, gr.resource, r.Name, nil, nil, nil, "", "")
+	terms = incompleteTerms(r.Body)
 	if source.Name == "" && len(declaredOf(gr)) == 0 {
-		return nil, source
+		return terms, source
 	}
 	var o indexed
 	if o.read(r.Body) {
-		terms = o.terms(gr)
+		terms = append(terms, o.terms(gr)...)
 	}
 	return terms, words.Of(gr.group, gr.resource, r.Name, r.Labels, o.Metadata.Annotations, o.Images(), o.Reason, cmp.Or(o.Message, o.Note))
 }

@@ -15,6 +15,9 @@ import (
 func (d *database) apply(ctx context.Context, changes []Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.deleteOwed(ctx, changes); err != nil {
+		return fmt.Errorf("write %d changes: %w", len(changes), err)
+	}
 	accepted, unidentified, err := d.identify(ctx, changes)
 	if err != nil {
 		return fmt.Errorf("write %d changes: %w", len(changes), err)
@@ -28,25 +31,16 @@ func (d *database) apply(ctx context.Context, changes []Change) error {
 
 // bisect writes the changes, or, when the database refuses one of them, each half of them.
 func (d *database) bisect(ctx context.Context, changes []Change) (rejected []error, err error) {
-	var grown int64
-	err = d.transact(ctx, int64(len(changes)), func(ctx context.Context, tx *sql.Tx, seq int64) error {
-		w := writer{ctx: ctx, tx: tx, database: d, now: d.keeping.now().UnixMilli()}
-		err := w.write(changes, seq)
-		grown = w.grown
-		return err
-	})
-	if err == nil {
-		d.grew(grown)
-	}
+	err = d.attempt(ctx, changes)
 	switch {
-	case err == nil || !errors.Is(err, errNoJSON) && !errors.Is(err, errNoKey) && d.dialect.fault(err) != faultRow:
+	case err == nil || !d.refuses(err):
 		return nil, err
 	case len(changes) == 1:
-		c := &changes[0]
-		d.incomplete[clusterType{c.Cluster, d.kind(groupResource{c.Group, c.Resource})}] = true
-		return []error{&RejectedError{
-			Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, Err: err,
-		}}, nil
+		refused, err := d.reduce(ctx, &changes[0], err)
+		if err != nil {
+			return nil, err
+		}
+		return []error{refused}, nil
 	}
 	half := len(changes) / 2
 	first, err := d.bisect(ctx, changes[:half])
@@ -55,6 +49,25 @@ func (d *database) bisect(ctx context.Context, changes []Change) (rejected []err
 	}
 	second, err := d.bisect(ctx, changes[half:])
 	return append(first, second...), err
+}
+
+// attempt writes the changes in one transaction.
+func (d *database) attempt(ctx context.Context, changes []Change) error {
+	var grown int64
+	err := d.transact(ctx, int64(len(changes)), func(ctx context.Context, tx *sql.Tx, seq int64) error {
+		w := writer{ctx: ctx, tx: tx, database: d, now: d.keeping.now().UnixMilli()}
+		err := w.write(changes, seq)
+		grown = w.grown
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.grew(grown)
+	for i := range changes {
+		d.complete(&changes[i])
+	}
+	return nil
 }
 
 // transact runs f in a transaction of n changes, whose first has the sequence seq. The row of the epoch is locked
@@ -226,8 +239,9 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 type outgoing struct {
 	insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past [][]any
 
-	prose []prose
-	tally map[place]int64 // by how many more objects a namespace has of a type; no name
+	prose      []prose
+	incomplete bool            // an object that is stored without a part is among them, or was
+	tally      map[place]int64 // by how many more objects a namespace has of a type; no name
 }
 
 // add adds what is to be written of an object.
@@ -263,6 +277,9 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 
 // pairs adds what leads to an object now, and takes away what does not any more; with all, also what is the same.
 func (out *outgoing) pairs(p place, id, created int64, before, after map[pair]struct{}, all bool) {
+	_, was := before[incompletePair]
+	_, is := after[incompletePair]
+	out.incomplete = out.incomplete || was || is
 	for one := range before {
 		if _, ok := after[one]; !ok {
 			out.dropLabel = append(out.dropLabel, []any{p.kind, one.key, one.value, p.cluster, p.namespace, p.name})
@@ -340,6 +357,9 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 }
 
 func (w *writer) put(out *outgoing) error {
+	if out.incomplete {
+		w.counted = nil // also if it is not committed
+	}
 	tally, empty := out.tallied()
 	for _, step := range []struct {
 		batch *batch

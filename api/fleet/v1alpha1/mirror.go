@@ -65,3 +65,7 @@ type RefusedType struct {
 // LastSeenAnnotation is set on objects that the fleet API returns of a type that is stale in its cluster, and says when the
 // cluster last said something of it.
 const LastSeenAnnotation = "fleet.orrery.dev/last-seen"
+
+// IncompleteAnnotation is set on objects that the fleet API returns without a part that the mirror's database cannot store, and
+// names the fields that are missing. What a cluster says under that name is not mirrored.
+const IncompleteAnnotation = "fleet.orrery.dev/incomplete"
