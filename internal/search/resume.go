@@ -28,8 +28,9 @@ type predecessors struct {
 
 // begun is when a namespace of the hub was first seen as it is: what the journal has of before may be of another one of the name.
 type begun struct {
-	made  time.Time // by the hub's clock, which is compared with itself only
-	since store.Version
+	generation uint64
+	made       time.Time // by the hub's clock, which is compared with itself only
+	since      store.Version
 }
 
 // mostBegun bounds the namespaces that are remembered. A namespace that is forgotten begins anew.
@@ -39,20 +40,29 @@ func newPredecessors() *predecessors {
 	return &predecessors{seed: maphash.MakeSeed(), begun: map[string]begun{}}
 }
 
-// tagOf returns the tag of a right to some namespaces, in whatever order they are. It depends on their names and on the changes of
-// which clusters they may use, and not on the clusters that there are: objects of a cluster that joins or leaves are events. It is
-// made before the fence is read: a fence that is newer than its tag has its watches list again, and an older one would not.
-func (s *Search) tagOf(namespaces []string) int64 {
-	type right struct {
-		namespace  string
-		generation uint64
-	}
-	var sum uint64
-	for _, namespace := range namespaces {
-		r := right{namespace: namespace}
+// right is that to a namespace. It changes when the namespace may use other clusters, or is made anew, and not with the clusters that
+// there are: objects of a cluster that joins or leaves are events.
+type right struct {
+	namespace  string
+	generation uint64
+}
+
+// rightsTo returns the rights to some namespaces.
+func (s *Search) rightsTo(namespaces []string) []right {
+	rights := make([]right, len(namespaces))
+	for i, namespace := range namespaces {
+		rights[i].namespace = namespace
 		if s.Generation != nil {
-			r.generation = s.Generation(namespace)
+			rights[i].generation = s.Generation(namespace)
 		}
+	}
+	return rights
+}
+
+// tagOf returns the tag of rights, in whatever order they are.
+func (s *Search) tagOf(rights []right) int64 {
+	var sum uint64
+	for _, r := range rights {
 		sum += maphash.Comparable(s.predecessors.seed, r)
 	}
 	return 1 + int64(maphash.Comparable(s.predecessors.seed, sum)%(store.Tags-1)) // 0 is the tag of those who see everything
@@ -63,25 +73,26 @@ func (s *Search) unsettled() int64 {
 	return 1 + int64(maphash.Comparable(s.predecessors.seed, rand.Uint64())%(store.Tags-1)) //nolint:gosec // it need not be secret
 }
 
-// fenced returns what a caller may see who may see some namespaces, in the clusters that these may use.
+// fenced returns what a caller may see who may see some namespaces, in the clusters that these may use. The rights are of before the
+// fence is read: a fence that is newer than its tag has its watches list again, and an older one would not.
 func (s *Search) fenced(ctx context.Context, namespaces []string, refused error) (seen scope, err error) {
-	seen = scope{namespaces: namespaces, tag: s.tagOf(namespaces), refused: refused}
+	rights := s.rightsTo(namespaces)
+	seen = scope{namespaces: namespaces, tag: s.tagOf(rights), refused: refused}
 	if seen.fence, err = s.Fence(); err != nil {
 		return scope{}, err
 	}
-	return seen, s.begin(ctx, namespaces)
+	return seen, s.begin(ctx, rights)
 }
 
 // begin notes namespaces of the hub that were not seen before as they are. All versions that are given out afterwards, for rights to
 // them, are of later states.
-func (s *Search) begin(ctx context.Context, namespaces []string) error {
+func (s *Search) begin(ctx context.Context, rights []right) error {
 	p := s.predecessors
-	news := map[string]time.Time{}
+	var news []right
 	p.mu.RLock()
-	for _, namespace := range namespaces {
-		made, known := s.Made(namespace)
-		if was, seen := p.begun[namespace]; known && !(seen && was.made.Equal(made)) {
-			news[namespace] = made
+	for _, r := range rights {
+		if was, seen := p.begun[r.namespace]; !seen || was.generation != r.generation {
+			news = append(news, r)
 		}
 	}
 	p.mu.RUnlock()
@@ -97,8 +108,16 @@ func (s *Search) begin(ctx context.Context, namespaces []string) error {
 	if len(p.begun)+len(news) > mostBegun {
 		clear(p.begun)
 	}
-	for namespace, made := range news {
-		p.begun[namespace] = begun{made, now}
+	for _, r := range news {
+		made, known := s.Made(r.namespace)
+		if !known {
+			continue
+		}
+		since := now
+		if was, seen := p.begun[r.namespace]; seen && was.made.Equal(made) {
+			since = was.since // it may use other clusters, and is the same
+		}
+		p.begun[r.namespace] = begun{r.generation, made, since}
 	}
 	return nil
 }
@@ -120,7 +139,7 @@ func (s *Search) precedes(seen scope, gr schema.GroupResource, e *store.Event, r
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	was, noted := p.begun[namespace]
-	return !noted || e.Version.At(0) != was.since.At(0) || e.Version <= was.since
+	return !noted || e.Version.At(0) == was.since.At(0) && e.Version <= was.since // the journal of another database began later
 }
 
 // resumed returns the version from which a watch of a view goes on. It may come from a watch, a list or a read of the same path, or

@@ -15,6 +15,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/store"
 )
 
 // tenancy is what one caller may see: everything, or some namespaces, each in all clusters but those that are closed to it.
@@ -298,8 +299,16 @@ func TestWatchWithAnotherClock(t *testing.T) {
 	f.put(t, "oak", "pods", newObject(podKind, "shop", "secret"))
 	f.mu.Lock()
 	f.made["shop"] = time.Now().Add(2 * time.Hour)
+	f.changes["shop"]++
 	f.mu.Unlock()
-	f.watch(t, path+"?watch=true&resourceVersion="+stale).expect("ERROR 410 Expired", "")
+	if code, _ := f.resume(t, path, stale); code != http.StatusGone {
+		t.Errorf("from a version of the former one: %d", code)
+	}
+	now, err := store.ParseVersion(f.version(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.watch(t, path+"?watch=true&resourceVersion="+(now-1).String()).expect("ERROR 410 Expired", "") // as if it had been given out before
 	code, w = f.resume(t, path, f.version(t, path))
 	if code != http.StatusOK {
 		t.Fatal(code)
