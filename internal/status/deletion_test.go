@@ -57,7 +57,7 @@ func TestDeletionWaits(t *testing.T) {
 		{"MadeAnew", template(false), nil, nil},
 	} {
 		told = nil
-		status := compute(b, subjectOf(step.object), nil, nil, time.Now())
+		status := compute(b, subjectOf(step.object), nil, nil, nil, time.Now())
 		w.tell(b, status)
 		b.Status = status
 		c := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionDeletionWaits)
