@@ -42,7 +42,9 @@ func differences(manifest, created, live *unstructured.Unstructured) difference 
 		fields := maps.Clone(o.Object)
 		delete(fields, "status")
 		metadata, _ := fields["metadata"].(map[string]any)
-		metadata = maps.Clone(metadata)
+		if metadata = maps.Clone(metadata); metadata == nil {
+			metadata = map[string]any{}
+		}
 		for _, name := range []string{
 			"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "generateName",
 			"deletionTimestamp", "deletionGracePeriodSeconds",

@@ -195,7 +195,7 @@ func TestWhatWasThereBefore(t *testing.T) {
 	f.must(oak.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 	create := func(name, value string) *corev1.ConfigMap {
 		o := &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{"theirs": "yes"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}},
 			Data:       map[string]string{"key": value},
 		}
 		f.must(oak.Create(t.Context(), o))
@@ -209,7 +209,7 @@ func TestWhatWasThereBefore(t *testing.T) {
 
 	adopted := f.bind(configMap(ns, "equal", "1"), clusterWide, "oak")
 	f.result(adopted, "oak", workv1alpha2.ReasonFullyApplied)
-	if o := f.marked(oak, equal, adopted.UID); o.Annotations[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted || o.Labels["theirs"] == "" {
+	if o := f.marked(oak, equal, adopted.UID); o.Annotations[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted || o.Labels["app.kubernetes.io/managed-by"] == "" {
 		t.Errorf("annotations %v, labels %v", o.Annotations, o.Labels)
 	}
 	web := deployment(ns, "web", 2, "i:1")
@@ -235,7 +235,7 @@ func TestWhatWasThereBefore(t *testing.T) {
 		f.gone(f.hub, b)
 		o := &corev1.ConfigMap{}
 		f.must(oak.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name}, o))
-		if !o.DeletionTimestamp.IsZero() || o.Labels[workv1alpha2.BindingLabel] != "" || o.Annotations[workv1alpha2.OriginAnnotation] != "" {
+		if !o.DeletionTimestamp.IsZero() || o.Labels[workv1alpha2.BindingLabel] != "" || o.Annotations[workv1alpha2.OriginAnnotation] != "" || o.Annotations[workv1alpha2.OwnedAnnotation] != "" {
 			t.Errorf("%s was not left without our marks: %v", name, o.ObjectMeta)
 		}
 	}
