@@ -92,7 +92,7 @@ func unwritten(m *Mirror) int {
 // the checkpoints vouch for no others: after a restart the index has every object.
 func TestEditWhileTheWriterIsBehind(t *testing.T) {
 	const each, clusters, bound = 40, 3, 60
-	cfg := testenv.Config(0)
+	cfg := testenv.Config(crowded)
 	cm := configmaps.GroupResource()
 	for name, edits := range map[string]func(ns, other string) [][]string{
 		"Widened":         func(ns, other string) [][]string { return [][]string{{ns, other}} },
@@ -199,7 +199,7 @@ func TestEditWhileTheWriterIsBehind(t *testing.T) {
 // TestPoliciesAtRandom: whatever the order in which objects, policies and the store's speed change, the store ends with what is to be mirrored, and its
 // checkpoints vouch for that.
 func TestPoliciesAtRandom(t *testing.T) {
-	cfg := testenv.Config(0)
+	cfg := testenv.Config(crowded)
 	key := seal.New()
 	r := testenv.Rand(t)
 	for n := range testenv.Count(t, "POLICIES_AT_RANDOM", 3, 50) {
