@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/placement"
@@ -26,7 +28,7 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 		add(fleetv1alpha1.WaitDecision, "where it belongs is decided in a moment")
 	case b == nil:
 	case !b.DeletionTimestamp.IsZero():
-		add(fleetv1alpha1.WaitRemoval, "copies are there still", seen.clusters(f.copies)...)
+		add(fleetv1alpha1.WaitRemoval, "copies are there still"+propagation(b), seen.clusters(f.copies)...)
 	default:
 		if len(placement.DeletionWaitsFor(f.object)) > 0 {
 			add(fleetv1alpha1.WaitFinalizer, placement.DeletionWaits(f.object))
@@ -34,6 +36,18 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 		f.waitsPlaced(add, seen)
 	}
 	return all
+}
+
+// propagation returns how the copies of a binding are deleted, for the end of a message; "" for those that are deleted in the background.
+func propagation(b *workv1alpha2.ResourceBinding) string {
+	switch b.Spec.DeletionPropagation {
+	case metav1.DeletePropagationForeground:
+		return ": by propagation Foreground, each goes after what it owns"
+	case metav1.DeletePropagationOrphan:
+		return ": by propagation Orphan, each goes when its cluster has let go of what it owns, which stays"
+	default:
+		return ""
+	}
 }
 
 // waitsPlaced says so of what has a placement.
