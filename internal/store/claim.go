@@ -73,6 +73,11 @@ func judge(found, left standing) error {
 	return nil
 }
 
+// follows says whether nobody but the owner of another standing can have written since. It is pure.
+func (s *standing) follows(left standing) bool {
+	return s.epoch == left.epoch && (s.seq == left.seq || s.seq > left.seq && s.owner == left.owner)
+}
+
 // held says whether the database is as this writer left it.
 func (d *database) held(found standing) error {
 	return judge(found, standing{epoch: d.epoch, seq: d.seq, claim: d.claim})

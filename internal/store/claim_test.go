@@ -40,6 +40,27 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestFollows: what a store finds when it opens its database again is what it left, also where it claimed it in between and could not use it.
+func TestFollows(t *testing.T) {
+	left := standing{epoch: "e", seq: 10, owner: "me"}
+	for name, tc := range map[string]struct {
+		found standing
+		want  bool
+	}{
+		"Same":         {standing{"e", 10, 5, "me"}, true},
+		"ClaimedAgain": {standing{"e", 30, 20, "me"}, true},
+		"ByAnother":    {standing{"e", 30, 20, "other"}, false},
+		"Earlier":      {standing{"e", 9, 5, "me"}, false},
+		"Another":      {standing{"f", 10, 5, "me"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tc.found.follows(left); got != tc.want {
+				t.Errorf("%t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 // TestRivalYields: a database is left to another server until that has changed nothing for the pause.
 func TestRivalYields(t *testing.T) {
 	r, now := rival{}, time.Unix(1_700_000_000, 0)
@@ -179,7 +200,7 @@ func TestClaimDoesNotWaitForEver(t *testing.T) {
 		check(t, err)
 		_, err = tx.ExecContext(t.Context(), "UPDATE epoch SET terms = terms")
 		check(t, err)
-		s := openStore(t, at, func(s *Store) { s.claimant.patience = 100 * time.Millisecond })
+		s := openStore(t, at, func(s *Store) { s.claimant.patience = 3 * time.Second })
 		if _, err := s.List(t.Context(), Query{Resource: "pods"}); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "claim the database") {
 			t.Errorf("%v, want that the database cannot be claimed", err)
 		}

@@ -287,16 +287,20 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	c.left = s.epoch
 	db, err := s.server.open(ctx, c)
 	if err != nil {
+		if errors.Is(err, errClaimed) { // by another that opened it meanwhile
+			s.rival = &rival{}
+		}
 		return nil, err
 	}
+	kept := s.rival == nil && db.found.follows(standing{epoch: s.epoch, seq: s.seq, owner: s.claimant.owner})
 	s.rival = nil
 	if db.aside != nil {
 		s.log.Error(errDamaged, "Mirror's tables were not whole and are set aside by another name; new ones are filled from the clusters. Drop those that are set aside when nobody needs them",
 			"server", s.server.address, "missing", db.aside.missing, "suffix", db.aside.suffix)
 	}
-	if s.epoch == "" || s.epoch == db.found.epoch && s.seq == db.found.seq {
+	if s.epoch == "" || kept {
 		s.epoch, s.seq = db.epoch, db.seq
-		if db.found.owner != "" {
+		if db.found.owner != "" && db.found.owner != s.claimant.owner {
 			s.log.Info("This server writes to the mirror's database now, and took it over from another, or from an earlier start. If the other still runs, stop one of the two, or give each a database or a schema of its own",
 				"server", s.server.address, "owner", s.claimant.owner, "previous", db.found.owner)
 		}
