@@ -31,7 +31,7 @@ func TestWhatAMemberAdds(t *testing.T) {
 	live := configMap(ns, "a", "1")
 	live.SetUID("")
 	f.must(oak.Get(t.Context(), client.ObjectKeyFromObject(live), live))
-	live.Object["data"].(map[string]any)["users"] = "own" //nolint:forcetypeassert // it has data
+	live.Object["data"].(map[string]any)["users"] = "own"
 	f.must(oak.Update(t.Context(), live))
 	f.templates.set(configMap(ns, "a", "2"))
 	f.eventually("the edit is applied", func() error { return f.appliedDigest(b, "oak", r.Digest) })

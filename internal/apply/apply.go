@@ -103,9 +103,14 @@ type index interface {
 	Namespaces(cluster string) (marked map[string]string, synced bool)
 	NamespaceMark(cluster, namespace string) string
 	NamespaceLabels(cluster, namespace string) map[string]string
+	lists
+}
+
+// lists is what is known of how the types of the clusters were listed.
+type lists interface {
 	Synced(cluster string, gr schema.GroupResource) bool
-	Version(cluster string, gr schema.GroupResource) string
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
+	Version(cluster string, gr schema.GroupResource) string
 	Problem(cluster string, gr schema.GroupResource) error
 }
 

@@ -231,11 +231,16 @@ func clusterOwn(manifest *unstructured.Unstructured) ownFields {
 		"HorizontalPodAutoscaler.autoscaling": {{"spec", "minReplicas"}, {"spec", "metrics"}},
 		"Pod":                                 {{"spec", "nodeName"}},
 		"Job.batch": {
-			{"spec", "selector"}, {"spec", "completions"},
-			{"spec", "template", "metadata", "labels", "controller-uid"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"},
-			{"spec", "template", "metadata", "labels", "job-name"}, {"spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"},
-			{"metadata", "labels", "controller-uid"}, {"metadata", "labels", "batch.kubernetes.io/controller-uid"},
-			{"metadata", "labels", "job-name"}, {"metadata", "labels", "batch.kubernetes.io/job-name"},
+			{"spec", "selector"},
+			{"spec", "completions"},
+			{"spec", "template", "metadata", "labels", "controller-uid"},
+			{"spec", "template", "metadata", "labels", "batch.kubernetes.io/controller-uid"},
+			{"spec", "template", "metadata", "labels", "job-name"},
+			{"spec", "template", "metadata", "labels", "batch.kubernetes.io/job-name"},
+			{"metadata", "labels", "controller-uid"},
+			{"metadata", "labels", "batch.kubernetes.io/controller-uid"},
+			{"metadata", "labels", "job-name"},
+			{"metadata", "labels", "batch.kubernetes.io/job-name"},
 		},
 	}
 	add := func(path []string) {
@@ -284,7 +289,7 @@ func (f *ownFields) has(path string, created, live any) bool {
 
 const (
 	tokenVolume = "kube-api-access-"
-	tokenPath   = "/var/run/secrets/kubernetes.io/serviceaccount"
+	tokenPath   = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a directory, and no credential
 )
 
 // isOthersMark reports whether a path is a label or an annotation by which Karmada, Helm, kubectl or a hub knows an object.

@@ -52,7 +52,8 @@ func TestDifferences(t *testing.T) {
 		"WithAnAddress": {"Service", `spec: {}`, `spec: {clusterIP: 10.0.0.2}`, `spec: {clusterIP: None}`, difference{Other: []string{"spec.clusterIP"}}},
 		"ATokenOfAPod": {
 			"Pod", `{}`, `spec: {volumes: [{name: kube-api-access-a}], containers: [{name: c, volumeMounts: [{name: kube-api-access-a, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]}]}`,
-			`spec: {nodeName: n, volumes: [{name: kube-api-access-b}], containers: [{name: c, volumeMounts: [{name: kube-api-access-b, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]}]}`, difference{},
+			`spec: {nodeName: n, volumes: [{name: kube-api-access-b}], containers: [{name: c, volumeMounts: [{name: kube-api-access-b, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]}]}`,
+			difference{},
 		},
 		"ABoundClaim": {"PersistentVolumeClaim", `spec: {}`, `spec: {size: 1}`, `spec: {size: 1, volumeName: v}`, difference{}},
 	} {

@@ -202,6 +202,7 @@ func (a *Applier) observed(e mirror.Event) {
 		switch e.Type {
 		case mirror.Synced:
 			q.addNamespaces()
+		case mirror.Failed:
 		case mirror.Changed, mirror.Deleted:
 			q.items.AddAfter(item{namespace: e.Name}, namespaceDelay)
 		}

@@ -175,7 +175,7 @@ func merge(a, b fieldSet) fieldSet {
 		if is, both := out[key].(map[string]any); both {
 			of = merge(is, of)
 		}
-		out[key] = map[string]any(of)
+		out[key] = of
 	}
 	return out
 }
@@ -381,7 +381,7 @@ func handOver(manifest, live *unstructured.Unstructured, selects takes, now time
 }
 
 func encodedSet(s fieldSet) *metav1.FieldsV1 {
-	return metav1.NewFieldsV1(string(cmp.Or(string(encoded(map[string]any(s))), "{}")))
+	return metav1.NewFieldsV1(cmp.Or(string(encoded(map[string]any(s))), "{}"))
 }
 
 // toGo names the fields of an adopted object that are not in its template, and that go with the next change of the template.

@@ -124,16 +124,17 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	return cfg, c, string(system.UID), nil
 }
 
-// connectReady is connect that waits until the API server of the hub is ready.
-func (f *hubFlags) connectReady(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+// connectReady waits until the API server of the hub is ready, and returns a client of the hub and the hub's identity.
+func (f *hubFlags) connectReady(ctx context.Context) (client.WithWatch, string, error) {
 	cfg, _, err := f.config()
 	if err != nil {
-		return nil, nil, "", err
+		return nil, "", err
 	}
 	if err := member.WaitHubReady(ctx, cfg); err != nil {
-		return nil, nil, "", err
+		return nil, "", err
 	}
-	return f.connect(ctx)
+	_, c, id, err := f.connect(ctx)
+	return c, id, err
 }
 
 func newCluster(s streams) *cobra.Command {
@@ -204,7 +205,7 @@ agent-image" makes, or with --agent-process as a process outside of the cluster.
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			_, c, id, err := f.connectReady(ctx)
+			c, id, err := f.connectReady(ctx)
 			if err != nil {
 				return err
 			}

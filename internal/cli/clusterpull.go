@@ -133,7 +133,7 @@ func expect(ctx context.Context, hub client.Client, o member.JoinOptions, a *clu
 func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.JoinOptions, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	_, c, _, err := f.connectReady(ctx)
+	c, _, err := f.connectReady(ctx)
 	if err != nil {
 		return err
 	}

@@ -58,8 +58,12 @@ func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 		return p
 	}
 	for _, path := range [][]string{
-		{"status", "phase"}, {"status", "state", "phase"}, {"status", "applicationState", "state"}, {"status", "jobStatus"},
-		{"status", "jobStatus", "state"}, {"status", "terminalState"},
+		{"status", "phase"},
+		{"status", "state", "phase"},
+		{"status", "applicationState", "state"},
+		{"status", "jobStatus"},
+		{"status", "jobStatus", "state"},
+		{"status", "terminalState"},
 	} {
 		if p := phaseNamed(text(o.Object, path...)); p != "" {
 			return p

@@ -88,7 +88,7 @@ func WaitHubReady(ctx context.Context, hub *rest.Config) error {
 	for {
 		err := readyz(ctx, rt, base)
 		if !isNotReady(err) {
-			return nil //nolint:nilerr // as documented
+			return nil
 		}
 		select {
 		case <-ctx.Done():

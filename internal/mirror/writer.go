@@ -143,7 +143,7 @@ func (w *writer) withdraw(cluster string, gr schema.GroupResource) {
 
 // waiting returns the keys of a type of a cluster of which something waits to be written, and whether anything of the type
 // does, be it a checkpoint.
-func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]bool, any bool) {
+func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]bool, something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	keys = map[key]bool{}
@@ -151,12 +151,12 @@ func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]
 		if k.cluster != cluster || k.resource != gr {
 			continue
 		}
-		any = true
+		something = true
 		if r.checkpoint == nil {
 			keys[key{k.namespace, k.name}] = true
 		}
 	}
-	return keys, any
+	return keys, something
 }
 
 // vouching and withdrawing are the keys of a type's checkpoint, as no object has them.

@@ -164,7 +164,7 @@ func TestDeletionWhileNoServerRuns(t *testing.T) {
 	update(w, bindings["earlier"], func(b *workv1alpha2.ResourceBinding) { b.OwnerReferences, b.Spec.Owned = nil, false })
 	for name, d := range deleted {
 		propagation := background
-		if p := metav1.DeletionPropagation(want[name]); p != "" {
+		if p := want[name]; p != "" {
 			propagation = p
 		}
 		if err := w.client.Delete(w.ctx, d, client.PropagationPolicy(propagation)); err != nil {

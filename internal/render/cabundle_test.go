@@ -37,24 +37,24 @@ func TestCABundles(t *testing.T) {
 		"ValidatingWebhookConfiguration": {
 			`{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingWebhookConfiguration, metadata: {name: x}, webhooks: [{name: a.b.c, clientConfig: {url: "https://x"}}]}`,
 			func(o map[string]any) map[string]any {
-				return o["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any) //nolint:forcetypeassert // as above
+				return o["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)
 			},
 		},
 		"MutatingWebhookConfiguration": {
 			`{apiVersion: admissionregistration.k8s.io/v1, kind: MutatingWebhookConfiguration, metadata: {name: x}, webhooks: [{name: a.b.c, clientConfig: {url: "https://x"}}]}`,
 			func(o map[string]any) map[string]any {
-				return o["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any) //nolint:forcetypeassert // as above
+				return o["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)
 			},
 		},
 		"CustomResourceDefinition": {
 			`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: x}, spec: {conversion: {strategy: Webhook, webhook: {clientConfig: {url: "https://x"}}}}}`,
 			func(o map[string]any) map[string]any {
-				return field(o, "spec", "conversion", "webhook", "clientConfig").(map[string]any) //nolint:forcetypeassert // as above
+				return field(o, "spec", "conversion", "webhook", "clientConfig").(map[string]any)
 			},
 		},
 		"APIService": {
 			`{apiVersion: apiregistration.k8s.io/v1, kind: APIService, metadata: {name: x}, spec: {service: {name: x, namespace: y}}}`,
-			func(o map[string]any) map[string]any { return field(o, "spec").(map[string]any) }, //nolint:forcetypeassert // as above
+			func(o map[string]any) map[string]any { return field(o, "spec").(map[string]any) },
 		},
 	} {
 		for name, bundle := range bundles {

@@ -29,7 +29,7 @@ import (
 )
 
 // TestFleetAnswersAsItsMember makes and changes objects at random in a real API server, mirrors them, and asks both the same: lists with selectors, whole and in
-// pages, tables, counts, options of lists and watches, watches, and what was selected at each moment. Without SOAK it does so once with each database.
+// pages, tables, counts, options of lists and watches, what watches tell, and what was selected at each moment. Without SOAK it does so once with each database.
 func TestFleetAnswersAsItsMember(t *testing.T) {
 	open := map[string]func(t *testing.T) (*store.Store, string, error){
 		"SQLite": func(t *testing.T) (*store.Store, string, error) {

@@ -157,7 +157,7 @@ func restingItem(i *workv1alpha2.AggregatedStatusItem, v *view, kind schema.Grou
 	if v.run.Phase == workv1alpha2.RunFailed {
 		i.Health = workv1alpha2.ResourceUnhealthy
 	}
-	status := map[string]any(nil)
+	var status map[string]any
 	switch {
 	case v.run.Phase == workv1alpha2.RunSkipped:
 		i.Status = nil

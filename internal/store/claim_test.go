@@ -212,7 +212,7 @@ func TestClaimDoesNotWaitForEver(t *testing.T) {
 // TestTwoHubs: two hubs, each with a schema or a database of its own of one server, know nothing of each other.
 func TestTwoHubs(t *testing.T) {
 	onServers(t, func(t *testing.T, d *testenv.Database, at string) {
-		other := ""
+		var other string
 		if d == testenv.PostgreSQL {
 			db := d.Open(t, at)
 			for _, name := range []string{"one", "two"} {

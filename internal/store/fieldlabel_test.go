@@ -29,8 +29,12 @@ func TestComputedFieldLabels(t *testing.T) {
 			{`{"spec":{"unschedulable":true}}`, "true"}, {`{"spec":{"unschedulable":false}}`, "false"}, {`{"spec":{}}`, "false"}, {`{}`, "false"},
 		}, []int{0, 1}},
 		"Source": {"", "events", "source", []object{
-			{`{"source":{"component":"kubelet","host":"n1"},"reportingComponent":"other"}`, "kubelet"}, {`{"source":{},"reportingComponent":"sched"}`, "sched"},
-			{`{"source":{"component":""},"reportingComponent":"sched"}`, "sched"}, {`{"source":{},"reportingComponent":""}`, ""}, {`{}`, ""}, {`{"source":null}`, ""},
+			{`{"source":{"component":"kubelet","host":"n1"},"reportingComponent":"other"}`, "kubelet"},
+			{`{"source":{},"reportingComponent":"sched"}`, "sched"},
+			{`{"source":{"component":""},"reportingComponent":"sched"}`, "sched"},
+			{`{"source":{},"reportingComponent":""}`, ""},
+			{`{}`, ""},
+			{`{"source":null}`, ""},
 		}, []int{0, 1, 2, 3}},
 		"Successful":         {"batch", "jobs", "status.successful", []object{{`{"status":{"succeeded":3}}`, "3"}, {`{"status":{"succeeded":0}}`, "0"}, {`{"status":{}}`, "0"}, {`{}`, "0"}}, []int{0, 1}},
 		"Replicas":           {"", "replicationcontrollers", "status.replicas", []object{{`{"status":{"replicas":3}}`, "3"}, {`{}`, "0"}}, []int{0}},
@@ -79,7 +83,7 @@ func TestComputedFieldLabels(t *testing.T) {
 				q := Query{Group: c.group, Resource: c.resource, Namespaces: []string{name}, Fields: []FieldRequirement{f}}
 				want := []string{}
 				for i, o := range c.objects {
-					selected := false
+					var selected bool
 					switch f.Operator {
 					case selection.Equals, selection.NotEquals:
 						selected = (o.value == f.Value) == (f.Operator == selection.Equals)

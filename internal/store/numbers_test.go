@@ -84,8 +84,10 @@ func TestFieldNumbersAreComparedAsTheyAreWritten(t *testing.T) {
 			other := numbers[(i+1)%len(numbers)]
 			for _, path := range []string{"spec.ratio", "spec.all[]", "spec.all[1]", "spec.of[].ratio", "spec.of[0].ratio", "spec.deep[][]"} {
 				for _, f := range []FieldRequirement{
-					{Path: path, Operator: selection.Equals, Value: n}, {Path: path, Operator: selection.NotEquals, Value: n},
-					{Path: path, Operator: selection.In, Values: []string{n, other}}, {Path: path, Operator: selection.NotIn, Values: []string{n, other}},
+					{Path: path, Operator: selection.Equals, Value: n},
+					{Path: path, Operator: selection.NotEquals, Value: n},
+					{Path: path, Operator: selection.In, Values: []string{n, other}},
+					{Path: path, Operator: selection.NotIn, Values: []string{n, other}},
 				} {
 					q := Query{Resource: "pods", Fields: []FieldRequirement{f}}
 					want := []string{}

@@ -307,7 +307,7 @@ func TestNoDamage(t *testing.T) {
 				check(t, err)
 				defer admin.Close()
 				before := allTables(t, d, d.Open(t, at))
-				for _, statement := range strings.Split(tc.set, "; ") {
+				for statement := range strings.SplitSeq(tc.set, "; ") {
 					if strings.Contains(statement, "%s") {
 						statement = fmt.Sprintf(statement, database)
 					}
