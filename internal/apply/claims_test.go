@@ -14,7 +14,7 @@ func TestGrownStorage(t *testing.T) {
 	claim := func(kind, storage string, owners ...string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind, "spec": map[string]any{"accessModes": []any{"ReadWriteOnce"}}}}
 		if storage != "" {
-			o.Object["spec"].(map[string]any)["resources"] = map[string]any{"requests": map[string]any{"storage": storage}} //nolint:forcetypeassert // as above
+			o.Object["spec"].(map[string]any)["resources"] = map[string]any{"requests": map[string]any{"storage": storage}}
 		}
 		var fields []metav1.ManagedFieldsEntry
 		for _, owner := range owners {

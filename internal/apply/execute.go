@@ -425,6 +425,10 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 		if ownSet(live, t.wanted.Manifest.GetAPIVersion()) == nil {
 			return queue.Next{}, true, false // others made it anew: with our mark on it, it is judged as such
 		}
+		// It is a copy now: replicas above the share of the cluster stay until they are available elsewhere.
+		if t.wanted, t.source = q.wanted(ctx, t.binding); t.wanted.Intent != Place || !t.wanted.Decided || t.wanted.Manifest == nil {
+			return queue.Next{}, true, false
+		}
 		return t.send(ctx, orphan.Origin, true)
 	}
 	// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.

@@ -221,8 +221,12 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 	if origin != "" {
 		annotations[workv1alpha2.OriginAnnotation] = origin
 	}
-	_, err := q.client.Mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
-	return err
+	marked, err := q.client.Mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
+	if err != nil {
+		return err
+	}
+	q.applier.mirror.Observe(q.name(), o.Resource, marked)
+	return nil
 }
 
 // reconcileNamespace has a namespace that this hub made in the member follow the hub's own, and

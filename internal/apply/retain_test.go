@@ -107,7 +107,7 @@ func TestWhatAClusterGivesACopyStays(t *testing.T) {
 				if err := oak.Update(ctx, o, client.FieldOwner("kubectl")); err != nil {
 					return err
 				}
-				o.Object["status"].(map[string]any)["capacity"] = map[string]any{"storage": "5Gi"} //nolint:forcetypeassert // as above
+				o.Object["status"].(map[string]any)["capacity"] = map[string]any{"storage": "5Gi"}
 				return oak.Status().Update(ctx, o, client.FieldOwner("kube-controller-manager"))
 			},
 			kept: []string{"spec.resources.requests"},

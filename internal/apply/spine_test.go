@@ -477,6 +477,21 @@ func TestAMoveLosesNoAvailableReplica(t *testing.T) {
 	f.becomesAvailable(oak, ns, "web", 3, 3)
 	f.becomesAvailable(elm, ns, "web", 2, 2)
 	f.becomesAvailable(oak, ns, "web", 1, 1)
+
+	// So does what was orphaned and is taken back with more replicas than the share of its cluster.
+	f.unjoin("elm")
+	f.shares(b, map[string]int32{"oak": 3}, nil)
+	f.becomesAvailable(oak, ns, "web", 3, 1)
+	f.join("elm", testenv.Kubeconfig(elmServer))
+	f.shares(b, map[string]int32{"elm": 1, "oak": 2}, nil)
+	f.result(b, "elm", workv1alpha2.ReasonFullyApplied)
+	f.must(elm.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, still))
+	if *still.Spec.Replicas != 2 {
+		t.Errorf("elm was taken back with %d replicas while one of three serves in oak", *still.Spec.Replicas)
+	}
+	f.becomesAvailable(oak, ns, "web", 3, 3)
+	f.becomesAvailable(elm, ns, "web", 1, 1)
+	f.becomesAvailable(oak, ns, "web", 2, 2)
 	f.unjoin("elm")
 	f.unjoin("oak")
 }

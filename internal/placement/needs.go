@@ -230,13 +230,6 @@ func (n *needs) everybody(t binding.Template) map[types.NamespacedName]*workv1al
 	return found
 }
 
-// has is true when a binding needs a template.
-func (n *needs) has(name types.NamespacedName, t binding.Template) bool {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.of[name].what.Has(t)
-}
-
 // priority is the highest of those that need a template; false when nobody does.
 func (n *needs) priority(t binding.Template) (highest int32, needed bool) {
 	n.mu.RLock()
@@ -262,17 +255,24 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 	if !policy.Placeable(o) {
 		return nil, false
 	}
-	all := c.needs.who(k)
+	undecided := map[types.NamespacedName]*workv1alpha2.ResourceBinding{}
 	if b != nil {
 		for _, r := range b.Spec.RequiredBy {
 			name := types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 			by, ok := c.bindings.Get(name)
-			if !ok || c.needs.has(name, k) || !by.DeletionTimestamp.IsZero() || !by.Spec.PropagateDeps || len(by.Spec.Dependencies) > 0 {
+			if !ok || !by.DeletionTimestamp.IsZero() || !by.Spec.PropagateDeps || len(by.Spec.Dependencies) > 0 {
 				continue
 			}
 			if _, decided := c.decisions.of(by.UID); !decided {
-				all[name], again = by, true
+				undecided[name] = by
 			}
+		}
+	}
+	// Asked after the decisions: what a binding needs is known before its decision is.
+	all := c.needs.who(k)
+	for name, by := range undecided {
+		if _, known := all[name]; !known {
+			all[name], again = by, true
 		}
 	}
 	return needsOf(all, c.policies), again
