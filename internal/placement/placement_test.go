@@ -400,6 +400,10 @@ func TestFlapsDecideNothing(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 	w.settle("web")
+	// What else was due for it, such as a look at its own write, came before this one, and is over when this one is.
+	w.create(deployment("last", 1, nil))
+	w.waitPlaced("last-deployment", "a=1 b=1", scheduled)
+	w.settle("last")
 	before := len(w.records.of("web"))
 	for range 3 {
 		w.change(func(f *fakeFleet) { f.unreachable[w.clusters[1]], f.presence[w.clusters[1]] = true, presence.Unknown })

@@ -239,7 +239,7 @@ func (a *attack) finishJoins() {
 // converge waits until hub and members agree, and goes on agreeing.
 func (a *attack) converge(when string) {
 	a.Helper()
-	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.compare()) })
+	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.admit(), a.compare()) })
 	if differ == nil {
 		a.Quiet(2 * time.Second)
 		differ = a.compare() // nothing was still on its way
@@ -247,6 +247,37 @@ func (a *attack) converge(when string) {
 	if differ != nil {
 		a.Errorf("hub and members differ, %s:\n%v", when, differ)
 	}
+}
+
+// admit joins clusters again that refuse the hub's credentials, as the condition asks for: a hub that was restored may have a cluster
+// joined that was unjoined since the backup, with credentials that are deleted there.
+func (a *attack) admit() error {
+	for _, m := range spine.Members.List {
+		ctx, cancel := a.short()
+		c, err := a.admin.Find(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "", m.Name)
+		cancel()
+		switch {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return err
+		case c.GetDeletionTimestamp() != nil:
+			continue
+		}
+		conditions, _, err := unstructured.NestedSlice(c.Object, "status", "conditions")
+		if err != nil {
+			return err
+		}
+		for _, one := range conditions {
+			condition, _ := one.(map[string]any)
+			if condition["type"] == "Joined" && condition["reason"] == "Unauthorized" {
+				if err := a.Hub.Join(m); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // confirm says once more that the hub was restored, if it has found that out only now: what
