@@ -198,6 +198,9 @@ func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	changed := false
 	if after != nil {
 		changed = c.rules.Namespace(after.Name, after.Labels)
+		if before != nil && before.UID != after.UID { // made anew, and its deletion was not seen
+			changed = true
+		}
 		c.made[after.Name] = after.CreationTimestamp.Time
 	} else {
 		c.rules.RemoveNamespace(before.Name)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -119,7 +120,10 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m.writer = newWriter(
 		func(ctx context.Context, changes []store.Change) error {
 			err := m.store.Write(ctx, changes)
-			m.countIncomplete(ctx)
+			var rejected *store.RejectedError
+			if err == nil || errors.As(err, &rejected) { // else the database would be waited for once more
+				m.countIncomplete(ctx)
+			}
 			return err
 		},
 		func(ctx context.Context, checkpoints []store.Checkpoint) error {

@@ -104,9 +104,6 @@ func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64
 	if err == nil {
 		err = d.held(found)
 	}
-	if d.answered != nil && d.answered.last != found.seq {
-		d.answered = nil
-	}
 	return found.seq + n, err
 }
 

@@ -24,8 +24,7 @@ type unanswered struct {
 
 // answered is a transaction that was reported as failed and turned out to be committed. Its caller writes the same again.
 type answered struct {
-	last   int64
-	states map[place]*Row // that it has told of; nil: deletions
+	states map[place]*Row // that it has told of, without those after which another was told of; nil: deletions
 }
 
 // end commits a transaction, and takes note of what it did. Where the COMMIT is not answered it asks what became of it. d.mu must be held.
@@ -82,7 +81,7 @@ func (d *database) settle(ctx context.Context) error {
 		return nil
 	}
 	d.committed(*u)
-	d.answered = &answered{last: u.last, states: map[place]*Row{}}
+	d.answered = &answered{states: map[place]*Row{}}
 	for _, e := range u.told {
 		r := e.row()
 		d.answered.states[place{d.kind(groupResource{r.Group, r.Resource}), r.Cluster, r.Namespace, r.Name}] = e.After
@@ -111,8 +110,16 @@ func (d *database) outcome(ctx context.Context, u unanswered, also func(tx *sql.
 	return committed, errors.Join(err, rollback(d.dialect, tx))
 }
 
+// outlived takes note that another state of a place is told of than the one that a transaction told of that was reported as failed.
+// d.mu must be held.
+func (d *database) outlived(p place) {
+	if d.answered != nil {
+		delete(d.answered.states, p)
+	}
+}
+
 // repeats says whether a row is, at its place, the state that a transaction has told of already: one that was reported as failed, and after
-// which nothing else was committed. d.mu must be held.
+// which no other state of the place was told of. d.mu must be held.
 func (d *database) repeats(p place, r *Row) bool {
 	if d.answered == nil {
 		return false

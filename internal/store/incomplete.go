@@ -104,10 +104,8 @@ func (d *database) complete(c *Change) {
 	}
 }
 
-// forgetIncomplete takes note that a type of a cluster, or, of kind 0, all of it, is deleted. d.mu must not be held.
+// forgetIncomplete takes note that a type of a cluster, or, of kind 0, all of it, is deleted. d.mu must be held.
 func (d *database) forgetIncomplete(cluster string, kind int64) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for at := range d.incomplete {
 		if at.cluster == cluster && (kind == 0 || at.kind == kind) {
 			delete(d.incomplete, at)

@@ -265,6 +265,7 @@ func (w *writer) tell(p place, o *object) {
 	if !w.recording || o.row != nil && o.id != 0 && w.repeats(p, o.row) {
 		return
 	}
+	w.outlived(p)
 	e := &Event{Version: Version(o.seq)} // the journal adds the epoch
 	if o.id != 0 {
 		e.Before = w.before(p, o)

@@ -96,6 +96,9 @@ func (d *database) deleteOwedOne(ctx context.Context, cluster string, gr groupRe
 		if err := d.deleteType(ctx, cluster, gr, d.transact); err != nil {
 			return fmt.Errorf("delete what was to be dropped of cluster %s: %w", cluster, err)
 		}
+		if kind := d.kind(gr); kind != 0 {
+			d.forgetIncomplete(cluster, kind)
+		}
 		return nil
 	}
 	d.known.Lock()
@@ -115,6 +118,7 @@ func (d *database) deleteOwedOne(ctx context.Context, cluster string, gr groupRe
 		if err != nil {
 			return fmt.Errorf("delete cluster %s, which was to be dropped: %w", cluster, err)
 		}
+		d.forgetIncomplete(cluster, 0)
 	}
 	d.owed.remove(owedKey{cluster: cluster})
 	return nil

@@ -78,8 +78,8 @@ func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err erro
 	switch {
 	case err == nil:
 		var a predecessor
-		// Else it was not set aside in the end, or this one took over already.
-		if json.Unmarshal(b, &a) == nil && d.found.seq == 0 {
+		// Else it was not set aside in the end, or this one took over already: a new file has been claimed, and nothing else.
+		if json.Unmarshal(b, &a) == nil && d.found.seq%claimStride == 0 {
 			err = s.takeOver(ctx, d, a)
 		}
 		if err = cmp.Or(err, os.Remove(s.asideNote())); err != nil {
@@ -485,7 +485,8 @@ func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pa
 		defer d.mu.Unlock()
 		stored, grown = 0, 0
 		var forgone int
-		if err := d.read.QueryRowContext(ctx, "SELECT count(*) FROM forgone WHERE cluster = ? AND (resource = '' OR grp = ? AND resource = ?)",
+		// By the connection that writes: who holds the lock must not wait for readers.
+		if err := d.write.QueryRowContext(ctx, "SELECT count(*) FROM forgone WHERE cluster = ? AND (resource = '' OR grp = ? AND resource = ?)",
 			o.cluster, gr.Group, gr.Resource).Scan(&forgone); err != nil || forgone > 0 {
 			return err
 		}

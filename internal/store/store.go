@@ -661,6 +661,8 @@ func (s *Store) DropCluster(ctx context.Context, cluster string) error {
 		if err := d.dropCluster(ctx, cluster); err != nil {
 			return err
 		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
 		d.forgetIncomplete(cluster, 0)
 		return nil
 	})
@@ -678,6 +680,8 @@ func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupRes
 			return err
 		}
 		if kind := d.kind(groupResource{gr.Group, gr.Resource}); kind != 0 {
+			d.mu.Lock()
+			defer d.mu.Unlock()
 			d.forgetIncomplete(cluster, kind)
 		}
 		return nil
