@@ -325,6 +325,9 @@ func (s *Search) pages(v view, p params, asked store.Version) (*pager, error) {
 	if err == nil {
 		pages.version, err = store.ParseVersion(parts[0])
 	}
+	if pages.query.At.IsZero() { // else the version is of no rights
+		pages.version = pages.version.Untagged(pages.rights)
+	}
 	if err != nil || parts[1] == "" {
 		return nil, badToken()
 	}
@@ -382,11 +385,16 @@ func (p *pager) token() string {
 	if p.query.Continue == "" || p.last {
 		return ""
 	}
-	token := fmt.Sprintf("%s.%s%s.%d", p.version, p.tag, p.query.Continue, p.before+p.read)
 	if !p.query.At.IsZero() {
-		token = marked(p.query.At, token)
+		return marked(p.query.At, p.tokenOf(p.version))
 	}
-	return token
+	// A page that is read with other rights than the pages before it is another list's.
+	return p.tokenOf(p.version.Tagged(p.rights))
+}
+
+// tokenOf is a token of a list at a version.
+func (p *pager) tokenOf(version store.Version) string {
+	return fmt.Sprintf("%s.%s%s.%d", version, p.tag, p.query.Continue, p.before+p.read)
 }
 
 // resourceVersion is that of the list. What was has none: from there on nothing can be watched.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -120,6 +121,33 @@ func TestResumeAfterRightsChanged(t *testing.T) {
 			// Nothing was written meanwhile: the version of the next list is as old, and has the rights of now.
 			if code, _ := f.resume(t, c.path, f.version(t, c.path)); code != http.StatusOK {
 				t.Errorf("from a list of now: %d", code)
+			}
+		})
+	}
+}
+
+// TestPagesOfOtherRights: a list whose pages would be read with different rights ends with 410. Its version would be of the last page's
+// rights, and a watch from it would never tell what the other pages had too much or too little.
+func TestPagesOfOtherRights(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(r *tenancy)
+		want   int
+	}{
+		"Nothing":          {func(*tenancy) {}, http.StatusOK},
+		"LostANamespace":   {func(r *tenancy) { r.may("shop") }, http.StatusGone},
+		"GainedANamespace": {func(r *tenancy) { r.may("shop", "blog", "news") }, http.StatusGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := threeClusters(t)
+			r := f.restrict("blog", "shop")
+			code, body := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1", "")
+			next, _ := body["metadata"].(map[string]any)["continue"].(string)
+			if code.StatusCode != http.StatusOK || next == "" {
+				t.Fatalf("%d, continue %q", code.StatusCode, next)
+			}
+			c.change(r)
+			if code, body := f.ask(t, http.MethodGet, "/api/v1/pods?limit=1&continue="+url.QueryEscape(next), ""); code.StatusCode != c.want {
+				t.Errorf("%d %v, want %d", code.StatusCode, body["message"], c.want)
 			}
 		})
 	}
