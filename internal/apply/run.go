@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -78,12 +79,13 @@ func planAbsentWork(w Wanted, k Known) []Action {
 		return report(workv1alpha2.ReasonFullyApplied, why)
 	}
 	first := work.Mark == nil || work.Mark.Phase != workv1alpha2.RunBegan || work.Mark.Off || work.asked()
+	begins := first || k.Fate == FateUnfinished
 	switch {
-	case first && k.Restored:
+	case begins && k.Restored:
 		return report(workv1alpha2.ReasonHubRestored, runRestored)
-	case first && work.Older && !k.Surveyed:
+	case begins && work.Older && !k.Surveyed:
 		return []Action{{Verb: Retry, After: surveyLook}} // another cluster may show that the hub is older than its members
-	case first, k.Fate == FateUnfinished:
+	case begins:
 		return send(Begin, w, k, mirror.Object{})
 	case k.Fate == FateNotMade:
 		return send(Create, w, k, mirror.Object{})
@@ -99,7 +101,7 @@ func planAbsentWork(w Wanted, k Known) []Action {
 // planRerun plans for our copy that is there while somebody asks for its work to be done again.
 func planRerun(w Wanted, o Copy, k Known) []Action {
 	switch {
-	case !w.Work.Mark.Phase.Ended():
+	case !w.Work.Mark.Phase.Ended() && o.Ended == "": // what has ended is told by the mark a moment later
 		return []Action{{Verb: Begin, Copy: o.Object}} // what runs is what was asked for
 	case o.Origin != "":
 		return report(workv1alpha2.ReasonConflict, runAdopted)
@@ -261,6 +263,7 @@ func (t *task) refuse(ctx context.Context) {
 func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 	q, a, mark := t.queue, t.queue.applier, t.wanted.Work.Mark
 	var last *pastCopy
+	ended := workv1alpha2.RunPhase("") // what ended stays so: a pod that is deleted does not say it any more
 	known := false
 	if mark.Since != "" {
 		past, remembered, err := q.client.History(ctx, t.wanted.Object, mark.Since)
@@ -270,7 +273,11 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 		known = remembered
 		for _, p := range past {
 			if p.Object.GetLabels()[workv1alpha2.BindingLabel] == string(t.binding.UID) && isOf(mark, p.Object.GetUID()) {
+				if last != nil && last.object.GetUID() != p.Object.GetUID() {
+					ended = ""
+				}
 				last = &pastCopy{p.Object, p.Type == watch.Deleted}
+				ended = cmp.Or(ended, interpreter.RunPhase(p.Object))
 			}
 		}
 	}
@@ -282,7 +289,7 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 		t.update(func(s *state) { s.run.unmade, s.acts.Unsure = markKey(mark), false })
 	case last.gone:
 		a.runs.ended(t.binding.UID, q.name(), mirror.Object{
-			UID: last.object.GetUID(), Ended: interpreter.RunPhase(last.object), Status: interpreter.Reflect(last.object),
+			UID: last.object.GetUID(), Ended: ended, Status: interpreter.Reflect(last.object),
 		})
 		t.update(func(s *state) { s.acts.Unsure = false })
 		a.results.tell(binding.Name(t.binding))

@@ -44,7 +44,12 @@ func TestPlanOfWork(t *testing.T) {
 		known  Known
 		want   []string
 	}{
-		"BeginsBeforeItIsMade":            {first(), absent, Known{}, []string{"Begin"}},
+		"BeginsBeforeItIsMade":             {first(), absent, Known{}, []string{"Begin"}},
+		"UnfinishedAndOlderThanTheProcess": {run(workv1alpha2.RunBegan, older), absent, Known{Fate: FateUnfinished}, []string{"Retry after 500ms"}},
+		"UnfinishedAndRestored":            {run(workv1alpha2.RunBegan), absent, Known{Fate: FateUnfinished, Restored: true, Surveyed: true}, []string{workv1alpha2.ReasonHubRestored}},
+		"AskedWhileTheMarkIsBehind": {
+			run(workv1alpha2.RunBegan, asked), at(ourCopy(func(c *Copy) { c.UID, c.Ended = "u", workv1alpha2.RunComplete })), applies, []string{"Delete a"},
+		},
 		"BegunByThisProcess":              {run(workv1alpha2.RunBegan), absent, Known{Fate: FateNotMade}, []string{"Create"}},
 		"BegunByAnotherProcess":           {run(workv1alpha2.RunBegan), absent, Known{}, []string{"Recall"}},
 		"AnswerLost":                      {run(workv1alpha2.RunBegan), absent, Known{Unsure: true}, []string{"Recall"}},

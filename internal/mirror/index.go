@@ -309,6 +309,9 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	}
 	news := !known || r.gone || r.uid != uid || version == 0 || version != r.version
 	old := r.object
+	if r.uid == uid {
+		object.carry(r.object)
+	}
 	r.uid, r.version, r.gone, r.object = uid, version, false, object
 	t.records[k] = r
 	if resourceOf(t.api) == namespaces {

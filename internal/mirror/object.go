@@ -249,6 +249,14 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 	}
 }
 
+// carry takes over from the state before how the work of an object ended: a pod that is being deleted does not say any more
+// that it had ended by itself. Either may be nil.
+func (o *Object) carry(before *Object) {
+	if o != nil && before != nil && o.UID == before.UID && o.Deleting && o.Ended == "" {
+		o.Ended = before.Ended
+	}
+}
+
 // ownedFields hashes the set of fields that our server-side apply owns; 0: none.
 func ownedFields(o *unstructured.Unstructured) uint64 {
 	for _, f := range o.GetManagedFields() {

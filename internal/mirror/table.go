@@ -278,6 +278,7 @@ func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change
 	t.uncount(k)
 	delete(t.happened, k)
 	if r, ok := t.records[k]; ok && r.uid == e.row.UID {
+		e.object.carry(r.object)
 		events = final(t.remove(k, r), e.object)
 	} else if ok { // its successor is known already, by the response to a write or from the store
 		r.stored = 0

@@ -23,8 +23,8 @@ import (
 const maxRuns = 5000
 
 // runs returns what a binding is to say of the work of its template in each cluster. What ended is kept here, where intent is, because neither the copy nor
-// what is known of it need be there tomorrow. joined says which clusters are members. Where the template is not known, what is written stays.
-func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, views []view, joined func(string) bool, now time.Time) []workv1alpha2.Run {
+// what is known of it need be there tomorrow. sure says of which clusters it is known whether they are members. Where the template is not known, what is written stays.
+func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, views []view, sure func(string) bool, now time.Time) []workv1alpha2.Run {
 	if template == nil {
 		return b.Status.Runs
 	}
@@ -46,7 +46,7 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 		if v != nil {
 			follow(r, v, uid, at)
 		}
-		if !placed && joined(r.ClusterName) {
+		if !placed && sure(r.ClusterName) {
 			r.Off = true
 			leave(r, b, v)
 		}

@@ -79,7 +79,7 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	o := w.template(b)
 	of := subjectOf(o)
 	of.edited = w.pacer.see(b.UID, version{binding: b.Generation, template: of.version})
-	marks := runs(b, o, views, w.joined, time.Now())
+	marks := runs(b, o, views, func(cluster string) bool { return w.joined(cluster) || w.clusters.left(cluster) }, time.Now())
 	for i := range views {
 		views[i].run = binding.RunIn(marks, b.Spec.Resource.UID, views[i].cluster)
 	}
