@@ -46,22 +46,17 @@ func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured
 	seen.UID, seen.ResourceVersion = live.GetUID(), live.GetResourceVersion()
 	switch {
 	case origin == workv1alpha2.OriginTakenOver && t.wanted.Foreign != TakeOver:
-		message := foreignMessage(t.wanted)
+		about := found.String()
 		if refusal != nil {
-			message += "; whether it is equal is not known, for to create it there is refused: " + refusal.Error()
-		} else {
-			message += "; " + found.String() + wayOut
+			about = "whether it is equal is not known, for to create it there is refused: " + refusal.Error()
 		}
-		return t.judged(seen, workv1alpha2.ReasonConflict, message)
+		return t.judged(seen, workv1alpha2.ReasonConflict, notPlaced(t.wanted)+"; "+about+wayOut)
 	case why != "":
 		return t.judged(seen, workv1alpha2.ReasonPodSecurity, "what would run there: "+why)
 	}
 	t.log(ctx).Info("an object of others becomes the hub's", "origin", origin)
 	return t.own(ctx, live, origin, everybodys)
 }
-
-// wayOut ends the message about an object that differs.
-const wayOut = "; make the template equal, set conflictResolution: Overwrite in the policy, or remove the object"
 
 // judged reports what was found of an object of others, and remembers it until the object or the manifest changes.
 func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, bool, bool) {
@@ -169,7 +164,7 @@ func (t *task) applyOwned(
 // kind has names of its own or something is there once only, it returns what would become of the object if the manifest replaced it. refusal says why neither is possible.
 func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (created *unstructured.Unstructured, refusal, err error) {
 	const random = 5
-	manifest := withoutKept(t.marked(workv1alpha2.OriginAdopted), live)
+	manifest := withStorageOf(withoutKept(t.marked(workv1alpha2.OriginAdopted), live), live)
 	trial := manifest.DeepCopy()
 	trial.SetName(freeName(t.wanted.Object.Name, rand.String(random)))
 	withoutNodePorts(trial)

@@ -123,6 +123,23 @@ var supersets = map[string]struct{ template, more, field string }{
 	},
 }
 
+// A claim that requests more than its template has grown in its cluster: it is adopted, and keeps what it requests.
+func TestAGrownClaimIsAdopted(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	oak := f.client(testenv.Config(oakServer))
+	template := f.manifestOf(f.adoptable(oak), `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: x, namespace: NAMESPACE}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
+	was := f.has(oak, f.patched(template, `{spec: {resources: {requests: {storage: 5Gi}}}}`), "kubectl-create")
+	b := f.bind(template, nil, "oak")
+	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+	now := f.live(oak, template)
+	if got, _ := storage(now); got.String() != "5Gi" || now.GetUID() != was.GetUID() || now.GetAnnotations()[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted {
+		t.Errorf("it requests %s, and its annotations are %v", got.String(), now.GetAnnotations())
+	}
+	f.unjoin("oak")
+}
+
 // What has one field more than its template is not adopted, and the binding names the field. Where the policy overwrites, it goes. What is equal is adopted.
 func TestAdoptedMeansEqual(t *testing.T) {
 	f := newFleet(t)

@@ -28,6 +28,23 @@ func storage(o *unstructured.Unstructured) (resource.Quantity, bool) {
 	return q, err == nil
 }
 
+// withStorageOf returns a manifest that requests the storage of the claim in the cluster, where the manifest of a claim requests none because
+// that is left to the cluster: a claim without it is refused. It changes neither.
+func withStorageOf(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
+	if manifest.GroupVersionKind().GroupKind() != (schema.GroupKind{Kind: "PersistentVolumeClaim"}) || requestsStorage(manifest) {
+		return manifest
+	}
+	text, found, err := unstructured.NestedString(live.Object, "spec", "resources", "requests", "storage")
+	if !found || err != nil {
+		return manifest
+	}
+	manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
+	if unstructured.SetNestedField(manifest.Object, text, "spec", "resources", "requests", "storage") != nil {
+		return manifest // what is there is no object: the API server says so
+	}
+	return manifest
+}
+
 // withGrownStorage returns a manifest without the storage that a claim requests, if the claim in the cluster requests more: a claim that
 // grew there never shrinks again. Where nobody but us owns the field, because an earlier template asked for more, the manifest has the
 // claim's value instead, for a claim without it is refused. It is pure, and changes neither.

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -210,6 +211,7 @@ type ownFields struct {
 	service  bool
 	pod      bool
 	headless bool // the template asks for a Service without an address
+	bundles  bool // the template leaves CA bundles to the cluster
 }
 
 // clusterOwn returns the fields that a cluster has of its own of an object of a manifest.
@@ -258,6 +260,11 @@ func clusterOwn(manifest *unstructured.Unstructured) ownFields {
 			add(path)
 		}
 	}
+	switch kind {
+	case "ValidatingWebhookConfiguration.admissionregistration.k8s.io", "MutatingWebhookConfiguration.admissionregistration.k8s.io",
+		"CustomResourceDefinition.apiextensions.k8s.io", "APIService.apiregistration.k8s.io":
+		own.bundles = !bytes.Contains(encoded(manifest.Object), []byte(`"caBundle"`))
+	}
 	if interpreter.KeepsReplicas(manifest) {
 		add(interpreter.ReplicasField(manifest))
 	}
@@ -280,6 +287,8 @@ func (f *ownFields) has(path string, created, live any) bool {
 	case f.paths[path]:
 		return true
 	case f.service && strings.HasPrefix(path, "spec.ports[") && strings.HasSuffix(path, "].nodePort"):
+		return true
+	case f.bundles && created == nil && strings.HasSuffix(path, ".caBundle"):
 		return true
 	case f.pod && (strings.Contains(path, "["+tokenVolume) || strings.Contains(path, "["+tokenPath+"]")): // each pod has a volume of another name
 		return true

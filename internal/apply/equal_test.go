@@ -55,6 +55,15 @@ func TestDifferences(t *testing.T) {
 			`spec: {nodeName: n, volumes: [{name: kube-api-access-b}], containers: [{name: c, volumeMounts: [{name: kube-api-access-b, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]}]}`,
 			difference{},
 		},
+		"BundleOfAnInjector": {
+			"ValidatingWebhookConfiguration", `{apiVersion: admissionregistration.k8s.io/v1, webhooks: [{name: a, clientConfig: {url: u}}]}`, `webhooks: [{name: a, clientConfig: {url: u}}]`,
+			`webhooks: [{name: a, clientConfig: {url: u, caBundle: x}}]`, difference{},
+		},
+		"BundleOfTheTemplate": {
+			"ValidatingWebhookConfiguration", `{apiVersion: admissionregistration.k8s.io/v1, webhooks: [{name: a, clientConfig: {url: u, caBundle: y}}]}`,
+			`webhooks: [{name: a, clientConfig: {url: u, caBundle: y}}]`, `webhooks: [{name: a, clientConfig: {url: u, caBundle: x}}]`,
+			difference{Other: []string{"webhooks[a].clientConfig.caBundle"}},
+		},
 		"ABoundClaim": {"PersistentVolumeClaim", `spec: {}`, `spec: {size: 1}`, `spec: {size: 1, volumeName: v}`, difference{}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -241,6 +241,10 @@ func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, boo
 // unread ends an action that had to know what the cluster has, and was not told. Nothing is known then, and nothing was rejected: the cluster is asked again.
 func (t *task) unread(ctx context.Context, err error) queue.Next {
 	t.log(ctx).Info("cannot read what the cluster has", "error", err.Error())
+	if apierrors.IsForbidden(err) {
+		t.report(workv1alpha2.ReasonListFails, fmt.Sprintf(
+			"what %s is in the cluster is not known; grant the hub's account there the verb get: %s", t.wanted.Object, err))
+	}
 	return queue.Next{Backoff: true}
 }
 
@@ -399,7 +403,7 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 		return queue.Next{Backoff: true}, false, false
 	}
 	if apierrors.IsForbidden(err) {
-		t.report(workv1alpha2.ReasonConflict, notPlaced(t.wanted)+"; the cluster does not let the hub read it: "+err.Error())
+		t.report(workv1alpha2.ReasonConflict, notPlaced(t.wanted)+"; the cluster does not let the hub read it, so grant the hub's account there the verb get: "+err.Error())
 		return queue.Next{Backoff: true}, false, false
 	}
 	if err != nil {
@@ -457,7 +461,7 @@ func (t *task) failed(ctx context.Context, err error) queue.Next {
 	t.unsent()
 	switch {
 	case apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict):
-		t.report(workv1alpha2.ReasonConflict, fmt.Sprintf("%s exists and was not placed by this hub", t.wanted.Object))
+		t.report(workv1alpha2.ReasonConflict, foreignMessage(t.wanted))
 		return retry
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsConflict(err), apierrors.IsInternalError(err):
 		t.report(workv1alpha2.ReasonRejected, err.Error())

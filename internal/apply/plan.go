@@ -277,7 +277,7 @@ func planUnlisted(w Wanted, s Seen, k Known) []Action {
 	if k.Applied && k.Digest == w.Digest {
 		return report(workv1alpha2.ReasonFullyApplied, k.note(w))
 	}
-	return report(workv1alpha2.ReasonClusterUnreachable, fmt.Sprintf(
+	return report(workv1alpha2.ReasonListFails, fmt.Sprintf(
 		"the cluster cannot list %s, so whether %s is there is not known; it is placed once the list succeeds: %s",
 		w.Object.Resource.GroupResource(), w.Object, s.Problem))
 }
@@ -338,10 +338,13 @@ func notPlaced(w Wanted) string {
 	return fmt.Sprintf("%s exists and was not placed by this hub", w.Object)
 }
 
+// wayOut ends a message about an object of others that is in the way.
+const wayOut = "; make the template equal (orrery promote does), set conflictResolution: Overwrite in its policy, or delete the object in the cluster"
+
 // foreignMessage says so of an object without a mark, and the way out.
 func foreignMessage(w Wanted) string {
 	if w.Foreign != Refuse {
-		return notPlaced(w) + "; to take it over, set conflictResolution: Overwrite in the policy, or write the template as it is there (orrery promote does); to have ours, delete it there"
+		return notPlaced(w) + wayOut
 	}
 	return notPlaced(w) + fmt.Sprintf("; a PropagationPolicy takes objects only in namespaces that this hub made in the cluster, "+
 		"or if namespace %s of the hub has the label %s=true", w.Object.Namespace, workv1alpha2.AllowTakeOverLabel)

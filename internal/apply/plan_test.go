@@ -98,7 +98,7 @@ func TestPlanOfAPlacement(t *testing.T) {
 		"NothingIsThere":         {placeWanted(), absent, Known{}, []string{"Create"}},
 		"AnEarlierRequestIsOpen": {placeWanted(), absent, Known{Unsure: true}, []string{"Ask"}},
 		"TheTypeCannotBeListed": {
-			placeWanted(), Seen{Reachable: true, At: presence.Absent, Problem: "500"}, Known{}, []string{workv1alpha2.ReasonClusterUnreachable, "Await"},
+			placeWanted(), Seen{Reachable: true, At: presence.Absent, Problem: "500"}, Known{}, []string{workv1alpha2.ReasonListFails, "Await"},
 		},
 		"AppliedAndTheTypeCannotBeListed": {placeWanted(), Seen{Reachable: true, Problem: "500"}, applies, []string{applied, "Await"}},
 		"TheTypeIsNotListed":              {placeWanted(), Seen{Reachable: true, At: presence.Absent}, Known{}, []string{"Await"}},

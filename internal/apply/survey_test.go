@@ -90,7 +90,7 @@ func TestAClusterThatCannotListATypeHoldsUpItsOwnRemovalsAlone(t *testing.T) {
 			<-asked
 			both := f.bind(configMap(ns, "both", "1"), nil, "ash", "sick")
 			f.result(both, "ash", workv1alpha2.ReasonFullyApplied)
-			f.result(both, "sick", workv1alpha2.ReasonClusterUnreachable)
+			f.result(both, "sick", workv1alpha2.ReasonListFails)
 			if r, _ := f.applier.Result(both.UID, "sick"); !strings.Contains(r.Message, "cannot list configmaps") {
 				t.Errorf("of the copy in the cluster that cannot list its type it is said %q", r.Message)
 			}

@@ -51,13 +51,15 @@ func (r *rerunning) run(ctx context.Context, args []string) error {
 
 // one asks for one template, and waits until every cluster has begun.
 func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) error {
-	what := strings.ToLower(t.kind.Kind) + "/" + t.name
+	what := t.String()
 	b, err := r.binding(ctx, c, t)
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot run %s again: it is placed in no cluster; orrery why %s says why", what, what)
 	case err != nil:
 		return err
+	case len(b.Spec.Clusters) == 0:
+		return fmt.Errorf("cannot run %s again: no cluster is chosen for it; orrery why %s says why", what, what)
 	case len(b.Status.Runs) == 0:
 		return fmt.Errorf("cannot run %s again: it has not begun in any cluster, or is of a kind that does not end", what)
 	}
@@ -68,16 +70,18 @@ func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) er
 	if err := c.Patch(ctx, template, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return err
 	}
-	var due []string
+	var due, begun []string
 	err = r.wait(ctx, func(ctx context.Context) (bool, error) {
 		b, err := r.binding(ctx, c, t)
 		if err != nil {
 			return false, err
 		}
-		due = due[:0]
+		due, begun = due[:0], begun[:0]
 		for _, cluster := range b.Spec.Clusters {
 			if run := binding.RunIn(b.Status.Runs, b.Spec.Resource.UID, cluster.Name); run == nil || run.Rerun != request {
 				due = append(due, cluster.Name)
+			} else {
+				begun = append(begun, cluster.Name)
 			}
 		}
 		return len(due) == 0, nil
@@ -88,7 +92,8 @@ func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) er
 	if err != nil {
 		return err
 	}
-	return say(r.out, "%s runs again\n", what)
+	slices.Sort(begun)
+	return say(r.out, "%s runs in %s\n", what, strings.Join(begun, ", "))
 }
 
 // binding gets the binding of a template.

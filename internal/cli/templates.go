@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,6 +29,15 @@ type onTemplates struct {
 type templateName struct {
 	kind            schema.GroupVersionKind
 	namespace, name string
+}
+
+// String returns the arguments by which a command finds the template: TYPE.GROUP/NAME -n NAMESPACE.
+func (t templateName) String() string {
+	text := strings.ToLower(schema.GroupKind{Group: t.kind.Group, Kind: t.kind.Kind}.String()) + "/" + t.name
+	if t.namespace != "" {
+		text += " -n " + t.namespace
+	}
+	return text
 }
 
 func (o *onTemplates) add(cmd *cobra.Command, timeout string) {

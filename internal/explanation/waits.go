@@ -24,6 +24,9 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 		add(fleetv1alpha1.WaitPriorityClass, fmt.Sprintf("the policy names PriorityClass %s, which the hub does not have: create it, or name another", f.claims.NoClass))
 	}
 	switch {
+	case b == nil && f.object != nil && len(placement.DeletionWaitsFor(f.object)) > 0:
+		add(fleetv1alpha1.WaitFinalizer, "the object was deleted on the hub and has no copies any more; it stays until these finalizers are removed: "+
+			strings.Join(placement.DeletionWaitsFor(f.object), ", "))
 	case b == nil && f.claims.NoClass == "":
 		add(fleetv1alpha1.WaitDecision, "where it belongs is decided in a moment")
 	case b == nil:

@@ -21,6 +21,6 @@ func DeletionWaitsFor(o metav1.Object) []string {
 
 // DeletionWaits is a sentence about DeletionWaitsFor for people.
 func DeletionWaits(o metav1.Object) string {
-	return fmt.Sprintf("the object was deleted on the hub at %s, and its copies stay until these finalizers are off it: %s; who set them takes them off when its work is done",
+	return fmt.Sprintf("the object was deleted on the hub at %s, and its copies stay until these finalizers are removed: %s; their controllers remove them; where a controller is gone, remove its finalizer with kubectl edit",
 		o.GetDeletionTimestamp().UTC().Format("2006-01-02T15:04:05Z"), strings.Join(DeletionWaitsFor(o), ", "))
 }

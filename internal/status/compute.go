@@ -288,7 +288,7 @@ func sameJSON(a, b []byte) bool {
 var precedence = []string{
 	workv1alpha2.ReasonHubRestored,
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
-	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonOverrideMissing, workv1alpha2.ReasonSuspended,
+	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonListFails, workv1alpha2.ReasonOverrideMissing, workv1alpha2.ReasonSuspended,
 	workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
 }
 

@@ -23,7 +23,7 @@ type events interface {
 // failures are the reasons for which a user has to do something.
 var failures = []string{
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
-	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed,
+	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonListFails,
 }
 
 // news are the conditions of a status that failed, or began to wait for somebody, since another one was written.

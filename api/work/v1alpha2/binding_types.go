@@ -550,6 +550,7 @@ const (
 	ReasonRenderFailed       = "RenderFailed"       // an override does not fit the template
 	ReasonPodSecurity        = "PodSecurity"        // its pods are not for the level of their namespace
 	ReasonClusterUnreachable = "ClusterUnreachable" // a cluster cannot be asked
+	ReasonListFails          = "ListFails"          // a cluster answers and cannot list the kind, so its copies are not known
 	ReasonHubRestored        = "HubRestored"        // the hub was restored from a backup, and nobody confirmed that yet
 	ReasonRemoving           = "Removing"           // deleted; some cluster still has its copy
 	ReasonHealthy            = "Healthy"            //
@@ -561,8 +562,8 @@ const (
 	ReasonOwnNodePorts       = "OwnNodePorts"       // a cluster has given other node ports: the hub's were taken, out of its range, or the Service had others before
 )
 
-// RebalancedByAnnotation is on a binding whose rescheduleTriggeredAt a WorkloadRebalancer has set: when that was created, / and its UID. Two that
-// were created in the same second are told apart by it.
+// RebalancedByAnnotation names the WorkloadRebalancer that set rescheduleTriggeredAt of a binding, as CREATED/UID. It tells apart two
+// that were created in the same second.
 const RebalancedByAnnotation = "work.orrery.dev/rebalanced-by"
 
 // Marks on the objects in members. User objects on the hub get none.
