@@ -57,7 +57,8 @@ func TestDifferences(t *testing.T) {
 		},
 		"BundleOfAnInjector": {
 			"ValidatingWebhookConfiguration", `{apiVersion: admissionregistration.k8s.io/v1, webhooks: [{name: a, clientConfig: {url: u}}]}`, `webhooks: [{name: a, clientConfig: {url: u}}]`,
-			`webhooks: [{name: a, clientConfig: {url: u, caBundle: x}}]`, difference{},
+			`webhooks: [{name: a, clientConfig: {url: u, caBundle: x}}]`,
+			difference{},
 		},
 		"BundleOfTheTemplate": {
 			"ValidatingWebhookConfiguration", `{apiVersion: admissionregistration.k8s.io/v1, webhooks: [{name: a, clientConfig: {url: u, caBundle: y}}]}`,
