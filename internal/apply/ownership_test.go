@@ -145,8 +145,8 @@ func TestACopyThatCannotBeReadIsUnknown(t *testing.T) {
 		}
 		return nil
 	})
-	if r, known := f.applier.Result(b.UID, "fir"); known {
-		t.Errorf("the result is %+v, want none", r)
+	if r, known := f.applier.Result(b.UID, "fir"); !known || r.Reason != workv1alpha2.ReasonListFails || !strings.Contains(r.Message, "the verb get") {
+		t.Errorf("the result is %+v, known %t, want that the verb get is missing", r, known)
 	}
 	forbid.Store(false)
 	f.result(b, "fir", workv1alpha2.ReasonFullyApplied)

@@ -64,7 +64,7 @@ func TestDeletionWaits(t *testing.T) {
 		switch {
 		case c == nil && len(step.want) == 0:
 		case c == nil || c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "1970-01-01T00:00:01Z") ||
-			!strings.Contains(c.Message, "off it: "+strings.Join(step.want, ", ")+";"):
+			!strings.Contains(c.Message, "are removed: "+strings.Join(step.want, ", ")+";"):
 			t.Errorf("%s: the condition is %+v, want one that names %v", step.name, c, step.want)
 		}
 		if diff := cmp.Diff(step.told, told); diff != "" {
