@@ -13,16 +13,16 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
 
-// agent is a file of our agent.
+// agent is the file of the orrery agent for one architecture, with its SHA-256 digest.
 type agent struct{ path, digest string }
 
-// agents are those that a run brings, by architecture.
+// agents caches the agent files that a run has used, by architecture.
 type agents struct {
 	mu   sync.Mutex
 	read map[string]agent
 }
 
-// agent is our agent for an architecture. Its file is read once in a run.
+// agent returns the agent for an architecture. Its file is read and hashed once in a run.
 func (r *run) agent(arch string) (agent, error) {
 	r.agents.mu.Lock()
 	defer r.agents.mu.Unlock()
@@ -57,8 +57,8 @@ func fileDigest(path string) (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// bringAgent brings the agent to a host that has another, or none. It comes before each request: what one asks for, another
-// need not understand.
+// bringAgent installs this version's agent on a host that has another one, or none. It runs before
+// each request, because another version of the agent may not understand the request.
 func (r *run) bringAgent(ctx context.Context, c *connection) error {
 	a, err := r.agent(c.arch)
 	if err != nil {
@@ -72,7 +72,8 @@ func (r *run) bringAgent(ctx context.Context, c *connection) error {
 	return c.sendAgent(ctx, a)
 }
 
-// speaks refuses a host whose agent a newer orrery brought: ours might undo, or leave undone, what it does not know.
+// speaks returns an error if the agent on the host has a newer protocol than this orrery, which
+// could undo or skip steps that it does not know.
 func speaks(name string, protocol int) error {
 	if protocol <= node.Protocol {
 		return nil
@@ -81,8 +82,8 @@ func speaks(name string, protocol int) error {
 		name, protocol, node.Protocol)
 }
 
-// receive is the script that puts the agent in its place; its content follows on standard input. $1 is the path and $2 the
-// digest.
+// receive is the script that installs the agent. It reads the file from standard input. $1 is the
+// path and $2 the digest.
 const receive = `set -eu
 umask 022
 mkdir -p "$(dirname "$1")"
@@ -92,7 +93,7 @@ chmod 0755 "$1.incoming"
 mv -f "$1.incoming" "$1"
 `
 
-// sendAgent brings a host the agent from here. The caller holds brings.
+// sendAgent uploads the agent from this machine to the host. The caller holds brings.
 func (c *connection) sendAgent(ctx context.Context, a agent) error {
 	file, err := os.Open(a.path)
 	if err != nil {

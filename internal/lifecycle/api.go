@@ -30,15 +30,17 @@ import (
 )
 
 const (
-	// nodeTimeout is how long nodes may take until they are ready, and gateTimeout add-ons.
+	// nodeTimeout is how long nodes may take to register and to become ready. gateTimeout is the same
+	// for the objects of the cluster.
 	nodeTimeout = 5 * time.Minute
 	gateTimeout = 10 * time.Minute
-	// pollEvery is the time between two looks at an API server, or at the control plane, while something is waited for.
+	// pollEvery is the interval between two checks while the run waits for an API server or etcd.
 	pollEvery = 250 * time.Millisecond
 )
 
-// through makes the configuration of a client of the API server that a host runs, through the connection to the host: so
-// it works behind a bastion, and before any load balancer does.
+// through returns the client configuration for the API server on a host. The client connects
+// through the connection to the host, so it works behind a bastion and before any load balancer
+// runs.
 func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 	address := net.JoinHostPort(loopback, strconv.Itoa(int(port)))
 	return &rest.Config{
@@ -51,8 +53,10 @@ func through(c host.Conn, port int32, keys pki.Bundle) *rest.Config {
 	}
 }
 
-// api finds an API server that answers. A run waits for what may pass, such as an election of etcd, during which none is ready: it
-// would cost the step an attempt otherwise. A plan does not, nor is an API server waited for that nobody reaches or that does not run.
+// api returns the client configuration of an API server that is ready. A run waits up to settleTime
+// if the cause is transient, for instance an election of etcd. Otherwise the step would fail and
+// use up an attempt. A plan (without recorder) does not wait. Nobody waits for an API server that
+// cannot be reached or does not run.
 func (r *run) api(ctx context.Context) (*rest.Config, error) {
 	var until time.Time
 	if r.rec != nil {
@@ -69,7 +73,8 @@ func (r *run) api(ctx context.Context) (*rest.Config, error) {
 	}
 }
 
-// askAPIs asks one API server after the other until one is ready. If none is, it reports whether that may pass.
+// askAPIs asks one API server after the other until one is ready. If none is ready, passes reports
+// whether the cause may be transient.
 func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err error) {
 	var errs []error
 	for _, name := range r.roles[clusterv1alpha1.RoleControlPlane] {
@@ -90,7 +95,8 @@ func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err e
 	return nil, passes, fmt.Errorf("no API server of cluster %s answers: %w", r.Cluster, errors.Join(errs...))
 }
 
-// readyAPI asks the API server of a host that was reached whether it is ready.
+// readyAPI returns the client configuration of the API server on a host, and an error if the server
+// is not ready: a notReadyError if the server answered. The host must have been reached.
 func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
 	connect := r.Connect
 	if connect == nil {
@@ -108,13 +114,14 @@ func (r *run) readyAPI(ctx context.Context, name string) (*rest.Config, error) {
 	return cfg, err
 }
 
-// notReadyError is an API server that answers, and says what it lacks.
+// notReadyError is the answer of an API server that is not ready, with the names of failed checks.
 type notReadyError struct{ failing []string }
 
-// Error names the checks.
+// Error lists the checks that failed.
 func (e *notReadyError) Error() string { return "not ready: " + strings.Join(e.failing, ", ") }
 
-// failingChecks are the checks that an answer of /readyz marks as failed; those that passed, some forty, it lists as well.
+// failingChecks returns the names of the checks that an answer of /readyz marks as failed. It is
+// empty for other errors.
 func failingChecks(err error) []string {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || status.ErrStatus.Details == nil {
@@ -144,8 +151,9 @@ func (r *run) clientset(ctx context.Context) (kubernetes.Interface, error) {
 	return cs, nil
 }
 
-// objects applies what belongs in the cluster, as soon as an API server answers, and once all hosts are rolled waits until the
-// nodes and it are ready: a rollout may pause for longer than a node has to become ready.
+// objects applies the objects of the cluster. It starts when an API server is ready. When all hosts
+// are rolled out, it waits until the nodes and the objects are ready. Nodes are not awaited
+// earlier, because a rollout may pause for longer than nodeTimeout.
 func (r *run) objects(ctx context.Context, apiReady, rolled <-chan struct{}) error {
 	select {
 	case <-apiReady:
@@ -180,7 +188,8 @@ func (r *run) objects(ctx context.Context, apiReady, rolled <-chan struct{}) err
 	return r.within(ctx, func(ctx context.Context) error { return r.complete(ctx, cfg, cs, early, late) })
 }
 
-// within does something that waits for the cluster: for an API server that is away, too, so there has to be an end.
+// within runs f, which waits for the cluster. The context of f ends after gateTimeout, and when the
+// Operation is paused or canceled.
 func (r *run) within(ctx context.Context, f func(context.Context) error) error {
 	ctx, stop := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("the cluster is not ready after %s", gateTimeout))
 	defer stop()
@@ -189,7 +198,8 @@ func (r *run) within(ctx context.Context, f func(context.Context) error) error {
 	return f(ctx)
 }
 
-// complete waits for the nodes and what they need, and applies the rest.
+// complete waits for the nodes and the early groups, applies the late groups, prunes, and waits for
+// the late groups.
 func (r *run) complete(ctx context.Context, cfg *rest.Config, cs kubernetes.Interface, early, late []addon.Group) error {
 	if err := r.settle(ctx, cs); err != nil {
 		return err
@@ -209,7 +219,8 @@ func (r *run) complete(ctx context.Context, cfg *rest.Config, cs kubernetes.Inte
 	return r.ready(ctx, cfg, late)
 }
 
-// split puts the network first: a pod that is started before it is there is tried again only after a while.
+// split separates the groups that are applied first: bootstrap objects and the network. The kubelet
+// retries a pod that started before the network only after a delay.
 func split(groups []addon.Group) (early, late []addon.Group) {
 	for _, g := range groups {
 		if g.Name == addon.GroupBootstrap || g.Name == addon.GroupNetwork {
@@ -221,7 +232,8 @@ func split(groups []addon.Group) (early, late []addon.Group) {
 	return early, late
 }
 
-// apply applies groups, one after the other.
+// apply applies groups, one after the other. It stops between groups if the Operation is paused or
+// canceled.
 func (r *run) apply(ctx context.Context, groups []addon.Group) error {
 	for _, g := range groups {
 		if err := r.rec.checkpoint(); err != nil {
@@ -234,7 +246,8 @@ func (r *run) apply(ctx context.Context, groups []addon.Group) error {
 	return nil
 }
 
-// ready waits for groups. Nothing gets ready before there is a network: where that is the user's, it is not waited for.
+// ready waits until the workloads of groups are ready. Without a network no pod becomes ready, so
+// ready does not wait if the user installs the network.
 func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group) error {
 	if r.spec.Network.Plugin == plan.NetworkNone {
 		return nil
@@ -250,7 +263,8 @@ func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group)
 	return nil
 }
 
-// settle waits for the nodes.
+// settle waits until the nodes are registered and ready. It does not wait for ready nodes if the
+// user installs the network.
 func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 	if err := r.rec.do("nodes/registered", func() (bool, error) { return r.settleNodes(ctx, cs) }); err != nil {
 		return err
@@ -261,7 +275,7 @@ func (r *run) settle(ctx context.Context, cs kubernetes.Interface) error {
 	return r.rec.do("nodes/ready", func() (bool, error) { return false, r.nodesReady(ctx, cs) })
 }
 
-// content is what the plan needs from elsewhere.
+// content lists the files, images and objects that the plan refers to.
 func (r *run) content(in plan.Input) plan.Content {
 	c := plan.Content{Files: r.plan.Blobs}
 	for _, name := range sortedKeys(in.Images) {
@@ -276,8 +290,8 @@ func (r *run) content(in plan.Input) plan.Content {
 	return c
 }
 
-// makeGroups makes the objects that belong in the cluster. Charts and manifests are read once in a run: what is applied is what the
-// plan says.
+// makeGroups returns the objects of the cluster in groups. Charts and manifests are read once in a
+// run, so the run applies what the plan shows.
 func (r *run) makeGroups(ctx context.Context) ([]addon.Group, error) {
 	images := map[string]string{}
 	for _, name := range []string{"coredns", "flannel", "flannel-cni-plugin"} {
@@ -307,13 +321,13 @@ func (r *run) makeGroups(ctx context.Context) ([]addon.Group, error) {
 	return addon.Objects(ctx, in)
 }
 
-// nodeHosts are the hosts that have a node.
+// nodeHosts returns the hosts of the plan that run a kubelet.
 func (r *run) nodeHosts() []plan.Host {
 	return slices.DeleteFunc(slices.Clone(r.plan.Hosts), func(h plan.Host) bool { return len(stepsOf(h, plan.StageNode)) == 0 })
 }
 
-// settleNodes waits until the kubelets have registered their nodes, and gives the nodes the labels and taints that a
-// kubelet may not give itself.
+// settleNodes waits until the kubelets have registered their nodes. It then sets the labels and
+// taints that a kubelet must not set on its own node.
 func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not there after %s; see the log of orrery-kubelet on the host", nodeTimeout))
 	defer cancel()
@@ -350,7 +364,8 @@ func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed
 	}
 }
 
-// settleNode patches a node if it is not as it must be.
+// settleNode patches the labels and taints of a node that differ from want. It does nothing if
+// there is no such node.
 func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want plan.Node) (changed bool, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := getNode(ctx, cs, name)
@@ -375,8 +390,8 @@ func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want 
 	return changed, nil
 }
 
-// nodePatch is what makes a node as it must be; empty if it is so: the labels that it lacks, and the taint of a dedicated control
-// plane.
+// nodePatch returns the merge patch for the labels that the node lacks and for the control plane's
+// taint. It is empty if the node is as wanted. Other taints of the node stay.
 func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 	metadata := map[string]any{}
 	labels := map[string]string{}
@@ -398,7 +413,7 @@ func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 			taints = append(taints, corev1.Taint{Key: plan.ControlPlaneTaint, Effect: corev1.TaintEffectNoSchedule})
 		}
 		patch["spec"] = map[string]any{"taints": taints}
-		metadata["resourceVersion"] = n.ResourceVersion // a list is replaced: not over what another wrote meanwhile
+		metadata["resourceVersion"] = n.ResourceVersion // the list replaces all taints: other writes conflict
 	}
 	if len(metadata) > 0 {
 		patch["metadata"] = metadata
@@ -406,7 +421,7 @@ func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 	return patch
 }
 
-// nodesReady waits until the nodes of the hosts that were reached are ready.
+// nodesReady waits until the nodes of all reached hosts are ready, at most nodeTimeout.
 func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not ready after %s", nodeTimeout))
 	defer cancel()
@@ -444,7 +459,7 @@ func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
 	}
 }
 
-// pause waits between two looks at something that is to come.
+// pause waits for pollEvery. It returns the cause if ctx ends before.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -454,12 +469,13 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// kubeconfig of the administrator, by the endpoint.
+// kubeconfig returns the administrator's kubeconfig for the cluster's endpoint.
 func (r *run) kubeconfig() ([]byte, error) {
 	return plan.Kubeconfig(r.spec.Kubernetes.ClusterName, r.plan.Endpoint, "kubernetes-admin", r.keys[plan.AuthorityCluster].Cert, r.keys[plan.LeafAdmin])
 }
 
-// localAPIServer is where what runs on a host reaches an API server before Services work.
+// localAPIServer returns the address at which programs on a host reach an API server before
+// Services work.
 func localAPIServer(spec *clusterv1alpha1.Provision) string {
 	if a := spec.ControlPlaneEndpoint.Address; a != "" {
 		return net.JoinHostPort(a, strconv.Itoa(int(spec.ControlPlaneEndpoint.Port)))

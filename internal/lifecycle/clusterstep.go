@@ -22,10 +22,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// cordonAnnotation on a Node says that its cordon is ours, and of which Operation. A cordon without it is an administrator's.
+// cordonAnnotation on a Node names the Operation that cordoned it. A cordon without this annotation
+// is an administrator's, and stays.
 const cordonAnnotation = "lifecycle.orrery.dev/cordoned-by"
 
-// do does a step of the cluster, unless the cluster says that it is done.
+// do performs and records a step of the cluster. It skips a step that observe reports as done.
 func (r *run) do(ctx context.Context, s plan.ClusterStep) error {
 	return r.rec.do(s.ID, func() (bool, error) {
 		done, err := r.observe(ctx, s)
@@ -36,7 +37,8 @@ func (r *run) do(ctx context.Context, s plan.ClusterStep) error {
 	})
 }
 
-// observe reports whether a step of the cluster is done. What only doing it can tell is not.
+// observe reports whether a step of the cluster is done. It returns false for a step that cannot be
+// observed, so that the step is performed.
 func (r *run) observe(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	switch {
 	case s.EtcdMemberAdd != nil, s.EtcdMemberPromote != nil, s.EtcdMemberRemove != nil:
@@ -53,7 +55,7 @@ func (r *run) observe(ctx context.Context, s plan.ClusterStep) (bool, error) {
 		return false, err
 	}
 	if n == nil {
-		return true, nil // there is nothing to be done to it
+		return true, nil // no node, no step
 	}
 	switch {
 	case s.Cordon != nil:
@@ -62,14 +64,14 @@ func (r *run) observe(ctx context.Context, s plan.ClusterStep) (bool, error) {
 		return n.Annotations[cordonAnnotation] == "", nil
 	case s.Drain != nil:
 		pods, errs := r.drainer(ctx, cs).GetPodsForDeletion(s.Drain.Node)
-		return len(errs) == 0 && len(pods.Pods()) == 0, nil // what is wrong the drain says
+		return len(errs) == 0 && len(pods.Pods()) == 0, nil // errors are reported by the drain itself
 	case s.NodeObject != nil && !s.NodeObject.Delete:
 		return len(nodePatch(n, s.NodeObject.Node)) == 0, nil
 	}
 	return false, nil
 }
 
-// perform does a step of the cluster, and reports whether that changed anything.
+// perform performs a step of the cluster, and reports whether that changed anything.
 func (r *run) perform(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	switch {
 	case s.EtcdMemberAdd != nil, s.EtcdMemberPromote != nil, s.EtcdMemberRemove != nil:
@@ -101,7 +103,7 @@ func (r *run) perform(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	return false, fmt.Errorf("step %s of the cluster is of no known kind", s.ID)
 }
 
-// applyObjects applies a group of the objects that belong in the cluster.
+// applyObjects applies one group of the objects of the cluster.
 func (r *run) applyObjects(ctx context.Context, group string) (bool, error) {
 	cfg, err := r.api(ctx)
 	if err != nil {
@@ -116,7 +118,8 @@ func (r *run) applyObjects(ctx context.Context, group string) (bool, error) {
 	return false, fmt.Errorf("there is no group %s of objects", group)
 }
 
-// writeKubeconfig hands the administrator's kubeconfig out. Who takes it says nothing of what it had before.
+// writeKubeconfig passes the administrator's kubeconfig to the Environment. It never reports a
+// change, since Built does not return the previous kubeconfig.
 func (r *run) writeKubeconfig(ctx context.Context) (bool, error) {
 	kubeconfig, err := r.kubeconfig()
 	if err != nil {
@@ -125,14 +128,15 @@ func (r *run) writeKubeconfig(ctx context.Context) (bool, error) {
 	return false, r.Env.Built(ctx, kubeconfig, r.spec.Join, r.api)
 }
 
-// drained moves the pods of a node away. If that fails the node takes pods again: nothing was done to its host.
+// drained cordons and drains a node. If the drain fails, drained uncordons the node, because its
+// host is unchanged. A run that was paused, canceled or interrupted leaves the node cordoned.
 func (r *run) drained(ctx context.Context, name string) error {
 	if err := r.do(ctx, plan.CordonNode(name)); err != nil {
 		return err
 	}
 	err := r.do(ctx, plan.DrainNode(name))
 	if err == nil || ctx.Err() != nil || r.rec.checkpoint() != nil {
-		return err // who goes on drains again
+		return err // the run that resumes drains again
 	}
 	if e := r.do(ctx, plan.UncordonNode(name)); e != nil {
 		return fmt.Errorf("%w; the node stays cordoned: %w", err, e)
@@ -140,8 +144,9 @@ func (r *run) drained(ctx context.Context, name string) error {
 	return err
 }
 
-// observeCluster looks at what a plan depends on of the cluster itself. A cluster that is not built yet has nothing, and where
-// no API server answers nothing is known: what is found to be done later is done then.
+// observeCluster reads the state of the cluster that the plan depends on: nodes to label, cordons
+// and joining etcd members. Nodes are read only of a cluster that is built. If no API server
+// answers, the node facts stay empty, and the run finds that work later.
 func (r *run) observeCluster(ctx context.Context) error {
 	_, renewed := r.state.Renewed[plan.LeafAdmin]
 	r.cluster = plan.ClusterFacts{Built: r.state.Applied != nil, Kubeconfig: renewed}
@@ -183,7 +188,8 @@ func (r *run) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return nodes.Items, nil
 }
 
-// cordonedByUs names the nodes of hosts that were reached which bear our mark.
+// cordonedByUs returns the names of nodes that have cordonAnnotation, if their hosts are in the
+// spec and were reached.
 func (r *run) cordonedByUs(nodes []corev1.Node) []string {
 	var names []string
 	for _, n := range nodes {
@@ -194,7 +200,7 @@ func (r *run) cordonedByUs(nodes []corev1.Node) []string {
 	return names
 }
 
-// uncordonLeft uncordons the nodes that this run or an earlier one has cordoned, and that no work was left to uncordon.
+// uncordonLeft uncordons nodes that this run or an earlier one cordoned and that no task uncordons.
 func (r *run) uncordonLeft(ctx context.Context) error {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
@@ -220,8 +226,9 @@ func getNode(ctx context.Context, cs kubernetes.Interface, name string) (*corev1
 	return n, nil
 }
 
-// setCordon cordons a node for an Operation, or uncordons it if that is empty, with the mark in the same write. What it finds
-// cordoned without our mark it leaves as it is, and what has our mark and is not cordoned any more only loses the mark.
+// setCordon cordons a node and sets cordonAnnotation to the Operation, in one write. If operation
+// is empty, it uncordons the node and removes the annotation. It leaves alone a node that somebody
+// else cordoned. It does nothing if there is no such node.
 func setCordon(ctx context.Context, cs kubernetes.Interface, name, operation string) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		n, err := getNode(ctx, cs, name)
@@ -232,7 +239,7 @@ func setCordon(ctx context.Context, cs kubernetes.Interface, name, operation str
 		if operation == "" && !marked || operation != "" && n.Spec.Unschedulable {
 			return nil
 		}
-		var mark, unschedulable any // null takes a field away
+		var mark, unschedulable any // null removes a field
 		if operation != "" {
 			mark, unschedulable = operation, true
 		}
@@ -254,7 +261,7 @@ func setCordon(ctx context.Context, cs kubernetes.Interface, name, operation str
 	})
 }
 
-// drainer is how nodes are drained.
+// drainer returns the settings of a drain. The timeout is the Operation's, or defaultDrainTimeout.
 func (r *run) drainer(ctx context.Context, cs kubernetes.Interface) *drain.Helper {
 	timeout := defaultDrainTimeout
 	if d := r.op.Spec.Order().DrainTimeout; d != nil {
@@ -268,7 +275,7 @@ func (r *run) drainer(ctx context.Context, cs kubernetes.Interface) *drain.Helpe
 	}
 }
 
-// drain evicts the pods of a node; disruption budgets are honoured.
+// drain evicts the pods of a node and respects disruption budgets.
 func (r *run) drain(ctx context.Context, cs kubernetes.Interface, name string) error {
 	if err := drain.RunNodeDrain(r.drainer(ctx, cs), name); err != nil {
 		return fmt.Errorf("drain node %s: %w; a disruption budget may forbid it: give its workload more replicas, or wait, and resume", name, err)
@@ -276,7 +283,7 @@ func (r *run) drain(ctx context.Context, cs kubernetes.Interface, name string) e
 	return nil
 }
 
-// lines logs what is written to it.
+// lines is a writer that logs each write at verbosity 1.
 type lines struct{ log logr.Logger }
 
 func (l *lines) Write(p []byte) (int, error) {

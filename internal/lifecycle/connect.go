@@ -24,18 +24,19 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// maxDials bounds how many hosts are dialled at a time.
+// maxDials bounds how many hosts are connected to at the same time.
 const maxDials = 64
 
-// connection is a host that was reached.
+// connection is the connection to a host that was reached.
 type connection struct {
 	name   string
 	target host.Target
 	dialer host.Dialer
 	trips  atomic.Int32
-	// leased is true while the host may hold our lease.
+	// leased is true while the host may hold a lease of this run.
 	leased atomic.Bool
-	// arch of the host, and agent, the digest of the agent there, as far as they are known. Who brings another holds brings.
+	// arch of the host, and the digest of the agent on it. Both are empty until known. Changing the
+	// agent requires the lock brings.
 	arch   string
 	brings sync.Mutex
 	agent  string
@@ -44,7 +45,7 @@ type connection struct {
 	mu   sync.Mutex
 	conn host.Conn
 
-	// serving is what it serves to others; starts is held while that begins.
+	// serving is set while the host serves files to other hosts. starts is held while it is set up.
 	serving atomic.Pointer[serving]
 	starts  sync.Mutex
 }
@@ -61,7 +62,7 @@ func (c *connection) current() host.Conn {
 	return c.conn
 }
 
-// again connects anew after a connection was lost.
+// again replaces a connection that was lost.
 func (c *connection) again(ctx context.Context) error {
 	conn, err := c.dialer.Dial(ctx, c.target)
 	if err != nil {
@@ -85,15 +86,16 @@ func (c *connection) close() {
 	}
 }
 
-// note writes a line to the host's log.
+// notef writes a line to the host's log, with the time. Without a log it does nothing.
 func (c *connection) notef(format string, args ...any) {
 	if c.log != nil {
 		fmt.Fprintf(c.log, "%s %s\n", time.Now().UTC().Format(time.RFC3339Nano), fmt.Sprintf(format, args...)) //nolint:errcheck // a log
 	}
 }
 
-// survey connects to hosts, all at once, and asks for their facts. A host that cannot be reached is noted as such. Whatever
-// else is wrong with hosts, such as a login that is refused, is returned together: one look names all of them.
+// survey connects to hosts in parallel and reads their facts. A host that cannot be reached goes
+// into r.unreachable. All other errors, such as a refused login, are returned together. Hosts that
+// are connected already are skipped.
 func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	var mu sync.Mutex
 	group, gctx := errgroup.WithContext(ctx)
@@ -126,7 +128,7 @@ func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	return errorsOf(r.refused)
 }
 
-// errorsOf joins the errors of hosts, in the order of their names.
+// errorsOf joins the errors of hosts, in the order of their names. It is nil without errors.
 func errorsOf(hosts map[string]error) error {
 	errs := make([]error, 0, len(hosts))
 	for _, name := range sortedKeys(hosts) {
@@ -135,14 +137,15 @@ func errorsOf(hosts map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// report adds to what is wrong with some hosts what stands in the way on the others, so that all of it can be mended at once.
+// report adds the blocking preflight findings of the reached hosts to the error wrong, so that the
+// user can correct everything at once.
 func (r *run) report(ctx context.Context, wrong error) error {
 	if len(r.facts) == 0 || ctx.Err() != nil {
 		return wrong
 	}
 	in, err := r.input(ctx)
 	if err != nil {
-		return wrong // which comes first
+		return wrong // the first error is the one to report
 	}
 	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
 		return errors.Join(wrong, &PreflightError{Findings: blocking})
@@ -150,12 +153,13 @@ func (r *run) report(ctx context.Context, wrong error) error {
 	return wrong
 }
 
-// blocking are the findings that are errors.
+// blocking returns the findings of severity error. It reuses the memory of findings.
 func blocking(findings []plan.Finding) []plan.Finding {
 	return slices.DeleteFunc(findings, func(f plan.Finding) bool { return f.Severity != plan.SeverityError })
 }
 
-// connect connects to one host and asks for its facts.
+// connect connects to one host, opens its log and reads its facts. The connection may be set even
+// if an error is returned.
 func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection, plan.Facts, error) {
 	target, err := r.Env.Target(ctx, h)
 	if err != nil {
@@ -176,7 +180,8 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 	return c, f, err
 }
 
-// facts asks the host for its facts.
+// facts reads the facts of the host. It returns an error also if the agent is newer than this
+// orrery.
 func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	var out bytes.Buffer
 	asked := time.Now()
@@ -194,10 +199,11 @@ func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	return f, speaks(c.name, f.Applied.Protocol)
 }
 
-// refuseUnreachable returns an error if any host was not reached.
+// refuseUnreachable returns an error if a host was not reached.
 func (r *run) refuseUnreachable() error { return errorsOf(r.unreachable) }
 
-// unreachableFindings are the findings about hosts that were not reached, or could not be looked at.
+// unreachableFindings returns a finding for each host that was not reached, or whose facts could
+// not be read.
 func (r *run) unreachableFindings() []plan.Finding {
 	var findings []plan.Finding
 	for _, name := range sortedKeys(r.refused) {
@@ -215,10 +221,11 @@ func (r *run) unreachableFindings() []plan.Finding {
 	return findings
 }
 
-// StepError is a step that failed on a host.
+// StepError is the failure of a step on a host. Step is empty if the whole request failed.
 type StepError struct {
 	Host, Step, Message string
-	// final errors do not go away by trying again.
+	// final is true if another attempt cannot succeed. missing lists the files that the host could not
+	// fetch from other hosts.
 	final   bool
 	missing []string
 }
@@ -231,16 +238,18 @@ func (e *StepError) Error() string {
 	return fmt.Sprintf("host %s: %s: %s", e.Host, e.Step, e.Message)
 }
 
-// lease that each request carries.
+// lease returns the lease for a request. It ends leaseTime from now, plus the pause between waves.
 func (r *run) lease() plan.Lease {
 	expires := time.Now().Add(leaseTime)
 	if pause := r.op.Spec.Order().PauseBetween; pause != nil {
-		expires = expires.Add(pause.Duration) // the hosts of later waves stay ours
+		expires = expires.Add(pause.Duration) // later waves still need their hosts
 	}
 	return plan.Lease{Operation: r.op.Name, RunID: string(r.op.UID), Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: expires}
 }
 
-// request has the agent of a host do something, and records what it says.
+// request sends a request to the agent of a host and records its events. It first installs the
+// agent if needed. streams follow the request on standard input. A StepError from the agent comes
+// before an error of the connection.
 func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
 	if err := r.bringAgent(ctx, c); err != nil {
 		return err
@@ -277,7 +286,8 @@ func (r *run) request(ctx context.Context, c *connection, req node.Request, stre
 	return heard
 }
 
-// listen reads the events of the agent until it ends.
+// listen records the events of the agent until the stream ends. It returns a StepError if a step
+// failed or another run holds the lease.
 func (r *run) listen(c *connection, events io.Reader) error {
 	decoder := json.NewDecoder(events)
 	var failed error
@@ -326,7 +336,8 @@ func (r *run) listen(c *connection, events io.Reader) error {
 	}
 }
 
-// retry does something on a host until it succeeds, has failed too often, or cannot succeed.
+// retry calls do until it succeeds, the attempts of the Operation are used up, or the error is
+// final. Between attempts it waits longer each time, and reconnects if the host was unreachable.
 func (r *run) retry(ctx context.Context, c *connection, do func(context.Context) error) error {
 	for attempt := int32(1); ; attempt++ {
 		err := do(ctx)
@@ -345,7 +356,7 @@ func (r *run) retry(ctx context.Context, c *connection, do func(context.Context)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(time.Duration(attempt) * time.Second): // what failed is given time to come back
+		case <-time.After(time.Duration(attempt) * time.Second): // seconds, growing with each attempt
 		}
 		if _, ok := errors.AsType[*host.Unreachable](err); ok {
 			if e := c.again(ctx); e != nil {

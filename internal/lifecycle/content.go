@@ -22,10 +22,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// serving is a host that serves its content to others, for as long as the session is open.
+// serving is a host that serves its files to other hosts while its session is open.
 type serving struct {
 	address string
-	// stop asks it to end, and abort does not wait for an answer.
+	// stop asks the host to end. abort ends the session without waiting. ended is closed when the
+	// session is over.
 	stop  func()
 	abort context.CancelFunc
 	ended chan struct{}
@@ -38,13 +39,13 @@ func (s *serving) end() {
 	s.stop()
 	select {
 	case <-s.ended:
-	case <-time.After(endTimeout): // a host that does not answer any more
+	case <-time.After(endTimeout): // the host does not answer any more
 	}
 	s.abort()
 	<-s.ended
 }
 
-// carrier brings the agent and the files to the hosts that miss them, as a spread says.
+// carrier copies the agent and files to the hosts that miss them, in the order that Spread decides.
 type carrier struct {
 	*run
 	*content.Spread
@@ -52,7 +53,7 @@ type carrier struct {
 	token string
 }
 
-// distribute brings hosts all that their plan needs.
+// distribute copies all files that their plans need to the hosts.
 func (r *run) distribute(ctx context.Context, hosts []string) error {
 	missing := map[string][]string{}
 	for _, name := range hosts {
@@ -101,7 +102,7 @@ func (r *run) distribute(ctx context.Context, hosts []string) error {
 	}
 }
 
-// needs lists the digests that a host misses. The agent comes first.
+// needs returns the digests that a host misses. The agent is the first of them.
 func (r *run) needs(name string) ([]string, error) {
 	f := r.facts[name]
 	a, err := r.agent(f.Arch)
@@ -128,7 +129,7 @@ func (r *run) needs(name string) ([]string, error) {
 	return need, nil
 }
 
-// carry has the sources of a delivery serve, and brings it.
+// carry lets the sources of a delivery serve their files, and then performs the delivery.
 func (c *carrier) carry(ctx context.Context, d content.Delivery) error {
 	group, gctx := errgroup.WithContext(ctx)
 	for _, from := range d.From {
@@ -144,7 +145,7 @@ func (c *carrier) carry(ctx context.Context, d content.Delivery) error {
 	return err
 }
 
-// serves has a host serve its content, if it does not yet.
+// serves lets a host serve its files, unless it does already.
 func (c *carrier) serves(ctx context.Context, conn *connection) error {
 	conn.starts.Lock()
 	defer conn.starts.Unlock()
@@ -157,11 +158,11 @@ func (c *carrier) serves(ctx context.Context, conn *connection) error {
 	return c.serve(ctx, conn)
 }
 
-// serve has a host serve its content until its connection is closed.
+// serve starts the agent's file server on a host. The server runs until the connection is closed.
 func (c *carrier) serve(ctx context.Context, conn *connection) error {
 	open, stop := io.Pipe()
 	out, said := io.Pipe()
-	// It outlives the round.
+	// The server outlives this delivery.
 	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s := &serving{
 		ended: make(chan struct{}), abort: cancel,
@@ -189,13 +190,13 @@ func (c *carrier) serve(ctx context.Context, conn *connection) error {
 		s.abort()
 		return fmt.Errorf("host %s: serve content to other hosts: %w", conn.name, err)
 	}
-	go io.Copy(io.Discard, out) //nolint:errcheck // it says nothing more
+	go io.Copy(io.Discard, out) //nolint:errcheck // the agent prints nothing more
 	s.address = net.JoinHostPort(address, strconv.Itoa(serving.Port))
 	conn.serving.Store(s)
 	return nil
 }
 
-// planned is what the plan says of a host.
+// planned returns the plan of a host, or an empty one if the plan does not have the host.
 func (r *run) planned(name string) (host plan.Host) {
 	for _, h := range r.plan.Hosts {
 		if h.Name == name {
@@ -205,7 +206,8 @@ func (r *run) planned(name string) (host plan.Host) {
 	return host
 }
 
-// deliver brings a host what was assigned to it.
+// deliver copies the assigned files to a host, from the sources given or from this machine. Files
+// that a source did not deliver are assigned to this machine, for the next attempt.
 func (c *carrier) deliver(ctx context.Context, conn *connection, d content.Delivery) error {
 	agent, err := c.agent(c.facts[d.Host].Arch)
 	if err != nil {
@@ -255,7 +257,8 @@ func (c *carrier) deliver(ctx context.Context, conn *connection, d content.Deliv
 	err = c.request(ctx, conn, req, streams...)
 	var missing []string
 	if step, ok := errors.AsType[*StepError](err); ok && len(step.missing) > 0 {
-		// A firewall between the hosts, or a source that went away: what is missing comes from us.
+		// Perhaps a firewall is between the hosts, or a source stopped. This machine sends what is
+		// missing.
 		missing = step.missing
 		conn.notef("could not be fetched from other hosts: %s", strings.Join(missing, ", "))
 		for _, digest := range missing {
@@ -272,7 +275,7 @@ func (c *carrier) deliver(ctx context.Context, conn *connection, d content.Deliv
 	return err
 }
 
-// addresses of hosts that serve a digest, the assigned one first.
+// addresses returns up to three addresses that serve a digest, the assigned one first.
 func (c *carrier) addresses(digest, first string) []string {
 	list := []string{c.conns[first].serving.Load().address}
 	for _, name := range c.Holders(digest) {
@@ -283,8 +286,8 @@ func (c *carrier) addresses(digest, first string) []string {
 	return list
 }
 
-// fetch is the script with which a host that has no agent yet fetches it from another: $1 is the path, $2 the digest, $3 and
-// $4 the address and port. The token is a line on standard input.
+// fetch is the script with which a host without agent fetches the agent from another host. $1 is
+// the path, $2 the digest, $3 and $4 the address and port. The token is a line on standard input.
 const fetch = `set -eu
 umask 022
 read -r token
@@ -297,7 +300,8 @@ chmod 0755 "$1.incoming"
 mv -f "$1.incoming" "$1"
 `
 
-// deliverAgent brings a host the agent.
+// deliverAgent copies the agent to a host: from another host if from is set and that succeeds, else
+// from this machine.
 func (c *carrier) deliverAgent(ctx context.Context, conn *connection, a agent, from string) error {
 	conn.brings.Lock()
 	defer conn.brings.Unlock()
@@ -320,7 +324,7 @@ func (c *carrier) deliverAgent(ctx context.Context, conn *connection, a agent, f
 	return conn.sendAgent(ctx, a)
 }
 
-// stepsOf returns the steps of a host's stage.
+// stepsOf returns the steps of a stage of a host, or nil.
 func stepsOf(h plan.Host, id plan.StageID) []plan.Step {
 	for _, s := range h.Stages {
 		if s.ID == id {

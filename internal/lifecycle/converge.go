@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// latch is something that other hosts wait for.
+// latch is a signal that is given once. Others wait until open is closed.
 type latch struct {
 	once sync.Once
 	open chan struct{}
@@ -25,10 +25,11 @@ func newLatch() *latch { return &latch{open: make(chan struct{})} }
 
 func (g *latch) pass() { g.once.Do(func() { close(g.open) }) }
 
-// converge makes every host that was reached what the plan says, and applies the objects of the cluster.
+// converge changes every reached host to match the plan, and applies the objects of the cluster.
 //
-// The hosts are changed in the waves of a rollout. Within a wave they do not wait for each other: each goes through its stages as
-// fast as it can, and the last step of a stage is a probe that succeeds when etcd has a quorum or the API server answers.
+// The hosts are changed in the waves of a rollout. Hosts of one wave do not wait for each other.
+// The last step of a stage is a probe that succeeds when etcd has a quorum or the API server
+// answers.
 func (r *run) converge(ctx context.Context) error {
 	work, err := r.rehearse(ctx, r.work())
 	if err != nil {
@@ -55,12 +56,12 @@ func (r *run) converge(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
 	apiReady, rolled := newLatch(), newLatch()
 	if r.keepsAPIServer(work) {
-		apiReady.pass() // it is there already
+		apiReady.pass() // an unchanged API server is running
 	}
 	group.Go(func() error {
 		err := r.roll(gctx, rollout, work, apiReady)
 		if err == nil {
-			// When all hosts are done there is no one left to wait for.
+			// All hosts are done, so nothing can signal that an API server is ready any more.
 			apiReady.pass()
 			rolled.pass()
 		}
@@ -73,20 +74,21 @@ func (r *run) converge(ctx context.Context) error {
 	return r.uncordonLeft(ctx)
 }
 
-// hostWork is what is to be done on a host.
+// hostWork is the work on a host.
 type hostWork struct {
 	plan.Work
 
 	conn *connection
-	// act is what it disturbs of the control plane; it mends if all of that is down.
+	// act is what the work disturbs of the control plane. mends is true if all of that is down, so
+	// that the work only repairs it.
 	act   gate.Act
 	mends bool
 }
 
-// disturbsControlPlane reports whether etcd or an API server restarts that was there before.
+// disturbsControlPlane reports whether the work restarts an existing etcd or API server.
 func (w hostWork) disturbsControlPlane() bool { return len(w.act.Etcd)+len(w.act.APIServers) > 0 }
 
-// work lists the hosts that have something to do.
+// work lists the work on the hosts that were reached.
 func (r *run) work() []hostWork {
 	var work []hostWork
 	for _, w := range plan.Works(r.plan, r.changes, r.facts) {
@@ -97,7 +99,8 @@ func (r *run) work() []hostWork {
 	return work
 }
 
-// keepsAPIServer reports whether a control plane was reached on which nothing is done to the API server or the etcd below it.
+// keepsAPIServer reports whether a reached control plane host keeps its API server and etcd
+// unchanged.
 func (r *run) keepsAPIServer(work []hostWork) bool {
 	return slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], func(name string) bool {
 		return r.conns[name] != nil && !slices.ContainsFunc(work, func(w hostWork) bool {
@@ -108,7 +111,7 @@ func (r *run) keepsAPIServer(work []hostWork) bool {
 	})
 }
 
-// nextEpoch takes an epoch that is higher than any that a host has seen.
+// nextEpoch sets an epoch that is higher than those that the hosts have recorded.
 func (r *run) nextEpoch() {
 	var last int64
 	for _, f := range r.facts {
@@ -117,16 +120,17 @@ func (r *run) nextEpoch() {
 	r.rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.Epoch = max(last, s.Epoch) + 1 })
 }
 
-// joins reports whether the etcd of a host joined, or joins, one that is there already.
+// joins reports whether the etcd of a host joins, or joined, an existing etcd cluster.
 func (r *run) joins(name string) bool {
 	b, ok := r.state.EtcdBootstrap[name]
 	return ok && b.Join
 }
 
-// release gives up the leases after a failure, as well as it can, so that another run need not wait for their end.
+// release gives up the leases after a failure, so that another run need not wait until they expire.
+// It ignores errors of hosts and returns failed. A paused or interrupted run keeps its leases.
 func (r *run) release(ctx context.Context, failed error) error {
 	if errors.Is(failed, ErrPaused) || errors.Is(failed, context.Canceled) {
-		return failed // the run is to go on, and nothing else before it
+		return failed // the run is to resume before any other run
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseTime/8)
 	defer cancel()

@@ -1,9 +1,9 @@
 // Package lifecycle builds, changes and removes Kubernetes clusters on Linux hosts.
 //
-// An Engine asks the hosts for their facts, has package plan make a plan of them and the spec, and has the agent of each
-// host (package node) do the steps that differ. It decides nothing about what is on a host, and nothing it does needs more
-// than the hosts and a Store: every run is an Operation, whose record is kept as it goes on and which can be resumed by
-// any process that has the Store.
+// An Engine reads the facts of the hosts, lets package plan make a plan from them and the spec, and
+// lets the agent on each host (package node) perform the steps that differ. The agent decides what
+// to do on its host. A run needs only the hosts and a Store. Every run is an Operation: it is
+// recorded while it runs, and any process with the Store can resume it.
 package lifecycle
 
 import (
@@ -30,60 +30,66 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Environment is all in which a hub differs from a machine with files: where the state is kept, whose credentials are used, where content
-// comes from, and who is told. The engine knows no other difference, and its decisions depend on none.
+// Environment is everything in which a hub differs from a command line with files: where state is
+// kept, which credentials are used, where files come from, and who receives progress. The decisions
+// of the engine do not depend on it.
 type Environment interface {
-	// Store keeps what is known of clusters, and the records of the runs.
+	// Store keeps the state of clusters and the records of runs.
 	Store
-	// Target says how a host is reached, with credentials.
+	// Target returns the address and credentials of a host.
 	Target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error)
-	// ExternalEtcd reads the keys of an etcd that is not ours. It is asked only if the spec names one.
+	// ExternalEtcd reads the client keys of an etcd that the cluster does not run itself. It is called
+	// only if the spec has an external etcd.
 	ExternalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error)
-	// Source of the release files, given the base URL of the spec.
+	// Source returns the source of the release files. base is the base URL in the spec, or empty.
 	Source(base string) *catalog.Source
-	// Agent returns the file of our agent for an architecture.
+	// Agent returns the path of the agent's file for an architecture.
 	Agent(arch string) (path string, err error)
-	// Fetch reads a manifest or an archive of a chart by its URL.
+	// Fetch reads a manifest or the archive of a chart from a URL.
 	Fetch(ctx context.Context, url string) ([]byte, error)
-	// Progress is told each change of the record, in order.
+	// Progress receives each change of the record, in order. step is empty when the run ends.
 	Progress(op lifecyclev1alpha1.Operation, step lifecyclev1alpha1.StepRecord)
-	// Built is told the kubeconfig of a cluster once its API server answers and its objects are applied, and when it is renewed; api makes the
-	// configuration of a client that goes through a host. join is that of the spec.
+	// Built receives the kubeconfig of a cluster when its API server answers and its early objects are
+	// applied, and when the kubeconfig is renewed. join is that of the spec. api returns the
+	// configuration of a client that connects through a host.
 	Built(ctx context.Context, kubeconfig []byte, join clusterv1alpha1.SyncMode, api func(context.Context) (*rest.Config, error)) error
 }
 
 // Engine builds, changes and removes one cluster.
 type Engine struct {
-	// Cluster is its name.
+	// Cluster is the name of the cluster.
 	Cluster string
-	// Env is where the engine works.
+	// Env provides the Store, credentials and files.
 	Env Environment
-	// Dialer connects to hosts, with what Env says.
+	// Dialer connects to the targets that Env returns.
 	Dialer host.Dialer
-	// Catalog of versions.
+	// Catalog has the supported versions.
 	Catalog *catalog.Catalog
-	// Local allows specs to name paths of this machine.
+	// Local allows specs to name paths on this machine.
 	Local bool
-	// Holder says in leases who runs this.
+	// Holder names this process in leases.
 	Holder string
-	// Connect makes the configuration of a client of the API server that a host runs. Unset, it goes through the host.
+	// Connect returns the client configuration for the API server on a host. If nil, clients connect
+	// through the host.
 	Connect func(c host.Conn, port int32, keys pki.Bundle) *rest.Config
-	// Settle is how long a control plane may take to be well again after something of it was disturbed; zero is a minute.
+	// Settle is how long a control plane may take to recover after a disturbance. Zero is a minute.
 	Settle time.Duration
-	// Clock tells the time by which certificates are judged. Unset, it is the machine's.
+	// Clock gives the time for checks of certificates. If nil, it is the clock of the machine.
 	Clock clock.PassiveClock
 }
 
-// Errors of runs that ended before they were done. The record says the same.
+// Errors of runs that ended early. The record of the Operation has the same phase.
 var (
-	// ErrPaused: the run was paused, or interrupted; it can be resumed.
+	// ErrPaused means that the run was paused or interrupted. It can be resumed.
 	ErrPaused = errors.New("paused")
-	// ErrCanceled: the run was canceled.
+	// ErrCanceled means that the run was canceled.
 	ErrCanceled = errors.New("canceled")
 )
 
-// Run runs an Operation that Store has: a new one, or one that was paused, interrupted, killed or has failed. Of a new one
-// spec is what the cluster is to be; a resumed one takes up the spec that it was started with.
+// Run performs an Operation of the Store: a new one, or one that was paused, interrupted or killed,
+// or failed. spec is the wanted spec of a new Operation. A resumed one uses the spec that it
+// started with. Run locks the cluster while it works. It returns an error that wraps ErrPaused or
+// ErrCanceled if the run ended early.
 func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (err error) {
 	unlock, err := e.Env.Lock(ctx, e.Cluster)
 	if err != nil {
@@ -121,22 +127,22 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	case lifecyclev1alpha1.ActionDeleteNode:
 		do = r.removeHosts
 	case lifecyclev1alpha1.ActionRenewCertificates:
-		// What the cluster is to be stays what an earlier run was to bring about.
+		// The wanted spec stays that of an earlier run.
 		return interrupted(ctx, r.renewCertificates(ctx))
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
 		do = r.bring
 	default:
 		return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
 	}
-	// The spec is kept before anything is asked of the hosts, so that a run that fails or is killed is resumed with what it
-	// was to do.
+	// The spec is saved before any host is asked. A run that fails or is killed then resumes with it.
 	if err := r.want(ctx); err != nil {
 		return err
 	}
 	return interrupted(ctx, do(ctx))
 }
 
-// interrupted is the error of a run: where the run was interrupted, that counts, and not what hosts said as the run let go of them.
+// interrupted puts the cause first if the run was interrupted. Hosts then report only errors of the
+// disconnection.
 func interrupted(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.Canceled) {
 		return fmt.Errorf("%w: %w", cause, err)
@@ -144,7 +150,7 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// take is the spec that an Operation brings about.
+// take returns the spec for an Operation, and records its hash in the status.
 func (e *Engine) take(ctx context.Context, op *lifecyclev1alpha1.Operation, given *clusterv1alpha1.Provision) (*clusterv1alpha1.Provision, error) {
 	state, err := e.load(ctx)
 	if err != nil {
@@ -155,7 +161,7 @@ func (e *Engine) take(ctx context.Context, op *lifecyclev1alpha1.Operation, give
 	return spec, err
 }
 
-// load loads what is known of the cluster, which at first is nothing.
+// load returns the state of the cluster. It is empty if nothing is known of the cluster.
 func (e *Engine) load(ctx context.Context) (*State, error) {
 	state, err := e.Env.Load(ctx, e.Cluster)
 	if state == nil {
@@ -176,20 +182,21 @@ type run struct {
 	conns       map[string]*connection
 	facts       map[string]plan.Facts
 	unreachable map[string]error
-	refused     map[string]error // of hosts that were reached and could not be looked at
+	refused     map[string]error // by host: reached, but its facts could not be read
 
-	keys    pki.Bundle              // with which the plan is made
+	keys    pki.Bundle              // for the plan
 	files   map[string]catalog.File // by digest
 	plan    *plan.Plan
-	current *plan.Plan // the same with the leaves that the hosts have, if they get others
+	current *plan.Plan // the plan with the certificates in use; nil unless some are renewed
 	changes *plan.Changes
-	cluster plan.ClusterFacts // of the cluster itself, when the plan was made
-	groups  []addon.Group     // the objects that belong in the cluster, as the plan says
-	ended   []string          // the UIDs of the cluster's runs that have ended
+	cluster plan.ClusterFacts // when the plan was made
+	groups  []addon.Group     // the objects of the cluster
+	ended   []string          // UIDs of the runs of the cluster that have ended
 	agents  agents
 }
 
-// begin checks the spec and loads the state. Without a recorder the run only looks.
+// begin checks the spec and loads the state. If rec is nil, the run only reads, for a preflight or
+// plan.
 func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision, rec *recorder) (*run, error) {
 	spec = spec.DeepCopy()
 	plan.Default(e.Cluster, spec)
@@ -198,7 +205,7 @@ func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 		return nil, err
 	}
 	state.complete()
-	// What is to go need not be what could be built.
+	// A cluster can be deleted although its spec is invalid.
 	if op == nil || op.Spec.Action != lifecyclev1alpha1.ActionDelete {
 		if err := state.Check(e.Cluster, spec); err != nil {
 			return nil, err
@@ -221,7 +228,7 @@ func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 	return r, nil
 }
 
-// learnEnded lists the runs that have ended: what they left on hosts is no one's.
+// learnEnded lists the runs that have ended. The hosts may drop leases of these runs.
 func (r *run) learnEnded(ctx context.Context) error {
 	ops, err := r.Env.Operations(ctx, r.Cluster)
 	if err != nil {
@@ -246,14 +253,14 @@ func (r *run) has(name string, role clusterv1alpha1.Role) bool {
 	return slices.Contains(r.roles[role], name)
 }
 
-// bring makes the hosts what the spec says.
+// bring changes the hosts and the cluster to match the spec.
 func (r *run) bring(ctx context.Context) error {
 	if err := r.state.Keep(r.Cluster, r.spec); err != nil {
 		return err
 	}
 	wrong := r.survey(ctx, r.spec.Hosts)
-	// A host that is part of the cluster and cannot be reached is unknown: it stays as it is, and the others are
-	// brought on. One that is new has to be there.
+	// A host of the cluster that cannot be reached stays unchanged, and the others are changed. A new
+	// host must be reachable.
 	var left []string
 	for _, name := range sortedKeys(r.unreachable) {
 		if !r.state.IsPart(name) {
@@ -303,7 +310,7 @@ func (r *run) bring(ctx context.Context) error {
 	return r.Env.Save(ctx, r.state)
 }
 
-// want keeps what the run is to bring about.
+// want saves the spec as the wanted one, before the run begins.
 func (r *run) want(ctx context.Context) error {
 	r.state.Wanted, r.state.WantedBy = r.spec, r.op.Name
 	return r.Env.Save(ctx, r.state)
@@ -311,14 +318,15 @@ func (r *run) want(ctx context.Context) error {
 
 func sortedKeys[M ~map[string]V, V any](m M) []string { return slices.Sorted(maps.Keys(m)) }
 
-// attempts is how often a step is tried.
+// attempts is how often a step is tried: 3 by default.
 func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
 
-// observeTimeout bounds how long a look at the objects of a cluster takes.
+// observeTimeout bounds how long reading the objects of a cluster takes.
 const observeTimeout = 30 * time.Second
 
-// leaseTime is how long a host stays ours after it was last spoken to, beside the pause between waves. While the agent works it
-// holds a lock beside, so this need only be longer than the time between two stages.
+// leaseTime is how long the lease of a host lasts after each request, beside the pause between
+// waves. The agent also holds a lock while it works, so the lease need only outlast the time
+// between stages.
 const leaseTime = 2 * time.Minute
 
 func now() *metav1.MicroTime {

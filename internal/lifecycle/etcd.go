@@ -21,14 +21,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// etcdTimeout bounds one question to etcd.
+// etcdTimeout bounds one request to etcd or an API server.
 const etcdTimeout = 5 * time.Second
 
-// reconfigureTime bounds how long a change of the members of etcd is tried: etcd wants its members to have been connected for
-// five seconds.
+// reconfigureTime bounds how long a change of the etcd members is retried. etcd refuses a change
+// until its members have been connected for five seconds.
 const reconfigureTime = 20 * time.Second
 
-// etcd connects to the etcd that a host runs, through the host.
+// etcd returns a client for the etcd on a host, connected through the host. The caller closes it.
 func (r *run) etcd(name string) (*clientv3.Client, error) {
 	c := r.conns[name]
 	if c == nil {
@@ -39,7 +39,7 @@ func (r *run) etcd(name string) (*clientv3.Client, error) {
 		Endpoints:   []string{"https://" + address},
 		TLS:         trusting(r.keys[plan.AuthorityEtcd], r.keys[plan.LeafEtcdAdmin]),
 		DialTimeout: etcdTimeout,
-		Logger:      zap.NewNop(), // what it would say comes back as an error
+		Logger:      zap.NewNop(), // errors are returned
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return c.current().Dial(ctx, "tcp", address)
 		})},
@@ -50,7 +50,8 @@ func (r *run) etcd(name string) (*clientv3.Client, error) {
 	return cli, nil
 }
 
-// members lists the members of etcd as a host that has one sees them; the host is tried in turn until one answers.
+// members returns the etcd members and a client of the host that listed them. It asks the hosts one
+// after the other until one answers. The caller closes the client.
 func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []*etcdserverpb.Member, error) {
 	var errs []error
 	for _, name := range hosts {
@@ -62,7 +63,7 @@ func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []
 			errs = append(errs, err)
 			continue
 		}
-		// A linearizable list needs a quorum, so an answer is true.
+		// A linearizable list needs a quorum, so it is up to date.
 		qctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 		list, err := cli.MemberList(qctx)
 		cancel()
@@ -75,8 +76,8 @@ func (r *run) members(ctx context.Context, hosts []string) (*clientv3.Client, []
 	return nil, nil, fmt.Errorf("etcd has no quorum, or none of its hosts answers: nothing is changed; start the members again, or restore a snapshot: %w", errors.Join(errs...))
 }
 
-// reconfigure changes the members of etcd. It refuses that for some seconds after another member has come, gone or restarted,
-// which is waited for.
+// reconfigure changes the members of etcd. etcd refuses a change for some seconds after another
+// member was added, removed or restarted. reconfigure retries for reconfigureTime.
 func reconfigure(ctx context.Context, change func(context.Context) error) error {
 	until := time.Now().Add(reconfigureTime)
 	for {
@@ -96,7 +97,7 @@ func reconfigure(ctx context.Context, change func(context.Context) error) error 
 func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Context) error) error {
 	cli, _, err := r.members(ctx, r.otherMembers(name))
 	if err != nil && r.hasMember(name) && ctx.Err() == nil {
-		return start(ctx) // it may be what the quorum lacks
+		return start(ctx) // the quorum may depend on this member
 	}
 	if err != nil {
 		return err
@@ -120,13 +121,13 @@ func (r *run) joinEtcd(ctx context.Context, name string, start func(context.Cont
 	return cmp.Or(<-started, promoted)
 }
 
-// otherMembers are the hosts that have a member of etcd beside one.
+// otherMembers returns the hosts with the etcd role except one.
 func (r *run) otherMembers(name string) []string {
 	return slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleEtcd]), func(h string) bool { return h == name })
 }
 
-// observeMember reports whether a step about a member of etcd is done. A vote is given while the member starts, so that what stands in
-// the way of asking may pass.
+// observeMember reports whether a step about an etcd member is done. If etcd does not answer, a
+// promotion counts as not done: the member is starting, so the error may be transient.
 func (r *run) observeMember(ctx context.Context, s plan.ClusterStep) (bool, error) {
 	name := s.Target()
 	cli, members, err := r.members(ctx, r.otherMembers(name))
@@ -147,7 +148,7 @@ func (r *run) observeMember(ctx context.Context, s plan.ClusterStep) (bool, erro
 	return m == nil, nil
 }
 
-// changeMember does a step about a member of etcd, by way of the others.
+// changeMember adds, promotes or removes an etcd member, through the other members.
 func (r *run) changeMember(ctx context.Context, s plan.ClusterStep) error {
 	if s.EtcdMemberPromote != nil {
 		return r.promote(ctx, s.Target())
@@ -172,14 +173,14 @@ func (r *run) changeMember(ctx context.Context, s plan.ClusterStep) error {
 			_, err := cli.MemberRemove(ctx, m.ID)
 			return err
 		})
-		if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) { // it was taken out when the answer was lost
+		if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) { // removed, but the answer was lost
 			return err
 		}
 	}
 	return nil
 }
 
-// promote gives a learner its vote as soon as it has caught up.
+// promote retries until the learner has caught up and is a voting member, or ctx ends.
 func (r *run) promote(ctx context.Context, name string) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -214,7 +215,7 @@ func (r *run) promoteNow(ctx context.Context, name string) error {
 	return nil
 }
 
-// memberOf finds the member of a host, by its peer URL.
+// memberOf returns the member of a host, or nil.
 func (r *run) memberOf(members []*etcdserverpb.Member, name string) *etcdserverpb.Member {
 	for _, m := range members {
 		if cmp.Or(r.memberHost(m), memberName(m)) == name {
@@ -231,7 +232,8 @@ func memberName(m *etcdserverpb.Member) string {
 	return strings.Join(m.PeerURLs, ",")
 }
 
-// memberHost is the host of a member, by its peer URL.
+// memberHost returns the host of a member, by its peer URL. Otherwise it returns the member's name,
+// which is empty until the member has started.
 func (r *run) memberHost(m *etcdserverpb.Member) string {
 	for name := range r.state.EtcdBootstrap {
 		if slices.Contains(m.PeerURLs, r.peerURL(name)) {
@@ -241,5 +243,5 @@ func (r *run) memberHost(m *etcdserverpb.Member) string {
 	return m.Name
 }
 
-// peerURL of the etcd of a host, as it first started.
+// peerURL returns the peer URL with which the etcd of a host first started.
 func (r *run) peerURL(name string) string { return r.state.EtcdBootstrap[name].Members[name] }

@@ -26,18 +26,19 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// settleTime is how long a control plane may take to be well again after something was disturbed. The probes on the host have
-// succeeded by then; what follows is an election, and API servers that find their etcd again.
+// settleTime is how long a control plane may take to recover after a disturbance. The probes on the
+// host have succeeded by then. An election and the reconnection of API servers to etcd may follow.
 func (e *Engine) settleTime() time.Duration { return cmp.Or(e.Settle, time.Minute) }
 
-// electionTime is how long an act that is refused waits for what may pass: etcd elects a leader, which takes up to two of its
-// timeouts.
+// electionTime is how long an act waits that is refused for a transient reason. An election of etcd
+// takes up to two election timeouts.
 func (r *run) electionTime() time.Duration {
 	election := time.Duration(r.spec.Etcd.ElectionTimeout) * time.Millisecond
 	return min(2*election+etcdTimeout, r.settleTime())
 }
 
-// act is what the changes of a host disturb of the control plane.
+// act returns which etcd and API server the changes of a host disturb. New components count as
+// undisturbed.
 func act(changes *plan.Changes, name string) gate.Act {
 	var a gate.Act
 	for _, i := range changes.Items {
@@ -52,7 +53,8 @@ func act(changes *plan.Changes, name string) gate.Act {
 	return a
 }
 
-// outages says what does not answer while the changes are made because the cluster has no spare of it, even if all is well.
+// outages describes the parts of the control plane without a spare, which do not answer while the
+// changes are made. It is empty for a cluster that is not built.
 func (r *run) outages() []string {
 	if r.state.Applied == nil {
 		return nil
@@ -71,9 +73,10 @@ func (r *run) outages() []string {
 	return outages
 }
 
-// rehearse looks at the control plane before a run disturbs it. It returns the work with what only mends marked, and refuses
-// the run if something would be refused even after all that is mended serves. Nothing is asked of hosts if nothing of the
-// control plane is disturbed, and a cluster that was never built has nothing to lose.
+// rehearse checks the control plane before a run changes it. It returns the work with mends set
+// where the work only repairs. It returns an error if the safety checks would refuse other work even
+// after these repairs. It asks no host if the control plane is not disturbed or the cluster was
+// never built. An Operation that deletes nodes leaves out the refused work instead.
 func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error) {
 	if r.state.Applied == nil || !slices.ContainsFunc(work, hostWork.disturbsControlPlane) {
 		return work, nil
@@ -82,7 +85,7 @@ func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error)
 		marked, refused []hostWork
 		first           error
 	)
-	// Whether something is down is known when etcd is not between two leaders.
+	// During an election it is unknown whether etcd is down.
 	if _, err := r.awaitHealth(ctx, r.electionTime(), func(s gate.Snapshot) error {
 		if marked, refused, first = r.foresee(s, slices.Clone(work)); first == nil && !s.Quorum && s.Settling() {
 			return errUnsettled
@@ -92,8 +95,8 @@ func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error)
 		return nil, err
 	}
 	if first != nil && r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode {
-		// What waits for other hosts is not what this run is for: a member that is dead has to be taken out before they can
-		// be restarted.
+		// A dead member must be removed before other hosts can be restarted, so refused work does not
+		// stop the removal.
 		for _, w := range refused {
 			w.conn.notef("left as it is: %v", first)
 		}
@@ -104,10 +107,11 @@ func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error)
 	return marked, first
 }
 
-// errUnsettled is a control plane that may be otherwise in a moment.
+// errUnsettled means that etcd has no leader, which may change within electionTime.
 var errUnsettled = errors.New("etcd has no leader")
 
-// foresee marks the work that only mends, and goes through the rest as the run would. It returns the work that is refused.
+// foresee sets mends on work that only repairs, and simulates the rest in the order of the run. It
+// returns the refused work and the first error.
 func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostWork, first error) {
 	noAPI := !slices.ContainsFunc(s.APIServers, func(p gate.APIServer) bool { return p.Health == gate.Up })
 	next := s
@@ -134,8 +138,10 @@ func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostW
 	return work, refused, first
 }
 
-// gated disturbs a control plane between two looks at all of them: nothing is done that would cost what stands, and no other
-// is disturbed before this one is well again.
+// gated calls do, which disturbs the control plane of a host, between two safety checks. The first
+// one refuses an act that would cost etcd its quorum or stop all API servers, unless the cluster has
+// only one. The second one waits until the control plane has recovered. A cluster that is not built
+// is not checked.
 func (r *run) gated(ctx context.Context, name string, act gate.Act, do func() error) error {
 	if r.state.Applied == nil {
 		return do()
@@ -159,7 +165,8 @@ func (r *run) gated(ctx context.Context, name string, act gate.Act, do func() er
 	return nil
 }
 
-// admit returns how the control plane is if an act is allowed now. What stands in the way may pass, and is waited for.
+// admit returns the state of the control plane if the act is allowed. It waits electionTime for a
+// transient cause to pass.
 func (r *run) admit(ctx context.Context, act gate.Act) (gate.Snapshot, error) {
 	s, err := r.awaitHealth(ctx, r.electionTime(), func(s gate.Snapshot) error { return s.Check(act) })
 	if err != nil {
@@ -171,7 +178,8 @@ func (r *run) admit(ctx context.Context, act gate.Act) (gate.Snapshot, error) {
 	return s, nil
 }
 
-// recovered waits until all that served before an act, and all that it disturbed, serves.
+// recovered waits, at most settleTime, until everything answers that answered before or was
+// disturbed.
 func (r *run) recovered(ctx context.Context, before gate.Snapshot, act gate.Act) error {
 	limit := r.settleTime()
 	_, err := r.awaitHealth(ctx, limit, func(s gate.Snapshot) error {
@@ -186,13 +194,14 @@ func (r *run) recovered(ctx context.Context, before gate.Snapshot, act gate.Act)
 	return err
 }
 
-// unwellError is a control plane that has not recovered yet.
+// unwellError means that the control plane has not recovered yet.
 type unwellError struct{ message string }
 
 func (e *unwellError) Error() string { return e.message }
 
-// awaitHealth looks at the control plane until it is as wanted, or what is not will not pass, or the time is over. It returns
-// the last look.
+// awaitHealth checks the control plane until want returns nil, the cause cannot pass by itself, or
+// limit is over. It returns the last state and the last error of want. Pausing or canceling the
+// Operation ends the wait.
 func (r *run) awaitHealth(ctx context.Context, limit time.Duration, want func(gate.Snapshot) error) (gate.Snapshot, error) {
 	if r.rec != nil {
 		waiting, end := r.rec.wait(ctx)
@@ -216,7 +225,7 @@ func (r *run) awaitHealth(ctx context.Context, limit time.Duration, want func(ga
 	}
 }
 
-// health looks at all members of etcd and all API servers, at the same time.
+// health reads the state of all etcd members and API servers, in parallel.
 func (r *run) health(ctx context.Context) gate.Snapshot {
 	hosts := sortedKeys(r.state.EtcdBootstrap)
 	if r.spec.Etcd.Type == plan.EtcdExternal {
@@ -258,7 +267,8 @@ func (r *run) health(ctx context.Context) gate.Snapshot {
 	return s
 }
 
-// hasMember reports whether the etcd of a host was started, as far as is known.
+// hasMember reports whether the etcd of a host was started. For a host that was not reached, it
+// reports whether the host is part of the cluster.
 func (r *run) hasMember(name string) bool {
 	if f, reached := r.facts[name]; reached {
 		return slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit })
@@ -266,7 +276,7 @@ func (r *run) hasMember(name string) bool {
 	return r.state.IsPart(name)
 }
 
-// memberHealth is the health of a member, by what its host answered.
+// memberHealth returns the state of a member, from the answer of its host and the alarms.
 func (r *run) memberHealth(m *etcdserverpb.Member, hosts []string, answers []etcdAnswer) gate.Member {
 	of := gate.Member{ID: m.ID, Host: cmp.Or(r.memberHost(m), memberName(m)), Learner: m.IsLearner, Health: gate.Unreachable, Why: "no host of the cluster has it"}
 	i := slices.Index(hosts, of.Host)
@@ -283,19 +293,19 @@ func (r *run) memberHealth(m *etcdserverpb.Member, hosts []string, answers []etc
 	return of
 }
 
-// etcdAnswer is what the etcd of a host says.
+// etcdAnswer is the answer of the etcd on a host.
 type etcdAnswer struct {
 	health gate.Health
 	why    string
 	id     uint64
 	leader uint64
-	// list of the members, if a majority confirmed it.
+	// list has the members if a majority confirmed them, else nil.
 	list []*etcdserverpb.Member
-	// alarms are the members that have one, by its kind.
+	// alarms has the IDs of the members with an alarm, by its kind.
 	alarms map[etcdserverpb.AlarmType][]uint64
 }
 
-// askEtcd asks the etcd of a host itself.
+// askEtcd reads the state of the etcd on a host.
 func (r *run) askEtcd(ctx context.Context, name string) etcdAnswer {
 	c := r.conns[name]
 	if c == nil {
@@ -321,9 +331,9 @@ func (r *run) askEtcd(ctx context.Context, name string) etcdAnswer {
 		a.health, a.why = gate.Unknown, "it knows no leader"
 		return a
 	case status.IsLearner:
-		return a // it answers nothing else
+		return a // a learner answers nothing else
 	}
-	// The list is linearizable: a member that gives it is up to date, and a majority has confirmed it.
+	// The list is linearizable: the member is up to date, and a majority has confirmed the list.
 	list, err := cli.MemberList(ctx)
 	if err != nil {
 		failed := failedAnswer(err)
@@ -346,7 +356,8 @@ func (r *run) askEtcd(ctx context.Context, name string) etcdAnswer {
 	return a
 }
 
-// knock connects to the etcd of a host: the client of etcd tries again and again, and does not say that nothing listens.
+// knock connects to the etcd port of a host. The client of etcd retries and does not report a
+// refused connection.
 func (r *run) knock(ctx context.Context, c *connection) error {
 	conn, err := c.current().Dial(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(r.spec.Etcd.Port))))
 	if err != nil {
@@ -360,7 +371,7 @@ func failedAnswer(err error) etcdAnswer {
 	return etcdAnswer{health: health, why: why}
 }
 
-// askAPIServer asks the API server of a host whether it is ready.
+// askAPIServer reads whether the API server of a host is ready.
 func (r *run) askAPIServer(ctx context.Context, name string) (gate.Health, string) {
 	if r.conns[name] == nil {
 		return gate.Unreachable, "its host was not reached"
@@ -373,7 +384,8 @@ func (r *run) askAPIServer(ctx context.Context, name string) (gate.Health, strin
 	return gate.Up, ""
 }
 
-// judge says what an error means for the health of who should have answered.
+// judge returns what an error means for the health of a server, and a message. Down means that the
+// server does not run or has an invalid certificate. All other errors mean Unknown.
 func judge(err error) (gate.Health, string) {
 	var (
 		refused *ssh.OpenChannelError

@@ -21,8 +21,8 @@ import (
 // pathWindow is how long hosts try to reach each other. All begin within one round trip.
 const pathWindow = 8 * time.Second
 
-// checkPaths has the hosts that are new try the connections that the components will make, before anything of the cluster
-// is on them: a firewall is found here and not by an etcd that never gets its quorum.
+// checkPaths lets new hosts try the connections that their components will make, before components
+// are installed. A firewall is then reported here, and not by an etcd without quorum.
 func (r *run) checkPaths(ctx context.Context, work []hostWork) error {
 	fresh := map[string]*connection{}
 	for _, w := range work {
@@ -39,7 +39,7 @@ func (r *run) checkPaths(ctx context.Context, work []hostWork) error {
 	for _, p := range r.plan.Paths(r.spec) {
 		from, to := requests[p.From], requests[p.To]
 		if from == nil || to == nil {
-			continue // one of them runs components already, which another test would take for strangers
+			continue // one of them runs components already, so its ports are taken
 		}
 		if !slices.Contains(to.Listen, p.Port) {
 			to.Listen = append(to.Listen, p.Port)

@@ -18,10 +18,10 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// PreflightError is what stands in the way on the hosts.
+// PreflightError has the findings that prevent a run.
 type PreflightError struct{ Findings []plan.Finding }
 
-// Error lists the findings with their fixes, one in a line.
+// Error lists the findings with their fixes, one per line.
 func (e *PreflightError) Error() string {
 	lines := make([]string, 0, len(e.Findings))
 	for _, f := range e.Findings {
@@ -30,8 +30,8 @@ func (e *PreflightError) Error() string {
 	return "the hosts are not ready:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Preflight looks at the hosts and says what stands in the way. Nothing is changed, except that a short file is written and
-// removed to time the disk.
+// Preflight inspects the hosts and returns the findings, including those about hosts that were not
+// reached. It changes nothing, but writes and removes a short file to measure the disk.
 func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision) ([]plan.Finding, error) {
 	r, err := e.begin(ctx, nil, spec, nil)
 	if err != nil {
@@ -52,13 +52,14 @@ func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision)
 	return append(findings, plan.Preflight(in)...), nil
 }
 
-// Plan says what a run with this spec would change. On the hosts nothing is changed; the keys of a new cluster are kept, so
-// that the run makes the same plan.
+// Plan returns the plan for a spec, and the changes that a run would make. It changes nothing on
+// the hosts. It saves the keys of a new cluster, so that the run makes the same plan. It returns an
+// error if a host cannot be reached.
 func (e *Engine) Plan(ctx context.Context, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
 	return e.plan(ctx, nil, spec)
 }
 
-// plan makes the plan of an Operation, or of one that has no settings.
+// plan makes the plan for an Operation. If op is nil, it uses default rollout settings.
 func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (*plan.Plan, *plan.Changes, error) {
 	r, err := e.begin(ctx, op, spec, nil)
 	if err != nil {
@@ -81,8 +82,8 @@ func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec
 	return r.plan, r.changes, nil
 }
 
-// PlanFor says what an Operation would do that is not kept yet: as Plan does, or, of one that takes out hosts or the cluster, what is
-// done to the cluster and what is undone on its hosts.
+// PlanFor returns what an Operation would change that is not created yet. For an Operation that
+// deletes nodes or the cluster, that is what is removed from the cluster and undone on the hosts.
 func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (*plan.Changes, error) {
 	undoes := op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode || op.Spec.Action == lifecyclev1alpha1.ActionDelete
 	if !undoes {
@@ -116,7 +117,7 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	if err := r.planLeave(ctx, names); err != nil {
 		return nil, err
 	}
-	if len(r.state.Renewed) == 0 { // otherwise the run renews first, and asks etcd then
+	if len(r.state.Renewed) == 0 { // otherwise the run renews certificates first, and asks etcd then
 		if err := r.leavable(ctx, names); err != nil {
 			return nil, err
 		}
@@ -124,8 +125,9 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	return r.changes, e.keepKeys(ctx, r.state, before)
 }
 
-// keepKeys keeps the keys and digests that a plan was made with, if they are new, and nothing else of what it supposed. While
-// a run is under way it keeps its own. Successors of leaves take the place of those that were there before, and of no others.
+// keepKeys saves new keys and digests that a plan was made with, and nothing else of its state. If
+// a run holds the lock, keepKeys saves nothing, because the run saves its own. Renewed leaves are
+// saved only if the saved ones are still those in before.
 func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) error {
 	unlock, err := e.Env.Lock(ctx, e.Cluster)
 	if err != nil {
@@ -147,7 +149,7 @@ func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) e
 	return e.Env.Save(ctx, kept)
 }
 
-// fill adds to a map what it lacks of another.
+// fill copies entries that m lacks.
 func fill[M ~map[string]V, V any](m, from M) {
 	for key, value := range from {
 		if _, ok := m[key]; !ok {
@@ -156,8 +158,9 @@ func fill[M ~map[string]V, V any](m, from M) {
 	}
 }
 
-// diffApplied adds to the changes how contents differ from what was applied before, and which objects of the cluster would change.
-// The hash is not touched: what objects are made from is part of it already, and what others do to them is not.
+// diffApplied adds to the changes how contents differ from those applied before, and which objects
+// would change. It keeps the hash. The hash covers the inputs of objects, and changes by other
+// clients do not count.
 func (r *run) diffApplied(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return nil
@@ -170,12 +173,12 @@ func (r *run) diffApplied(ctx context.Context) error {
 	if in.Files, err = r.appliedFiles(in); err != nil {
 		return err
 	}
-	if old, err := plan.Make(in); err == nil { // without it the details are missing, no more
+	if old, err := plan.Make(in); err == nil { // without it only details are missing
 		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
 	}
 	cfg, err := r.api(ctx)
 	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
-		return nil // the run starts one, and sees the objects then
+		return nil // the run starts an API server, and compares the objects then
 	}
 	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
 		r.changes.Items = append(r.changes.Items, plan.Change{
@@ -202,7 +205,7 @@ func (r *run) diffApplied(ctx context.Context) error {
 	return nil
 }
 
-// appliedFiles are the release files of the spec that was applied last.
+// appliedFiles returns the release files for the Kubernetes version that was applied last.
 func (r *run) appliedFiles(in plan.Input) (map[string][]catalog.File, error) {
 	files := map[string][]catalog.File{}
 	for arch := range in.Files {
@@ -215,8 +218,8 @@ func (r *run) appliedFiles(in plan.Input) (map[string][]catalog.File, error) {
 	return files, nil
 }
 
-// input gathers what the plan depends on. Keys that are missing are minted; they are kept only when the run changes
-// something.
+// input collects everything that the plan depends on. It mints missing keys in memory, and looks up
+// missing digests of release files.
 func (r *run) input(ctx context.Context) (plan.Input, error) {
 	if err := r.ensureKeys(); err != nil {
 		return plan.Input{}, err
@@ -230,7 +233,7 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 	var missing []catalog.File
 	for _, f := range r.facts {
 		if _, ok := in.Files[f.Arch]; ok || !slices.Contains(plan.Architectures, f.Arch) {
-			continue // what cannot be served is a finding of the preflight, which names the host
+			continue // the preflight reports an unknown architecture, with the host
 		}
 		files, err := r.Catalog.Files(version, f.Arch, plan.FileNames...)
 		if err != nil {
@@ -277,7 +280,8 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 	return in, nil
 }
 
-// makePlan makes the plan for all hosts that were reached, and how they differ from it.
+// makePlan makes the plan and changes for all reached hosts. It returns a PreflightError if a
+// finding is an error.
 func (r *run) makePlan(ctx context.Context) error {
 	if err := r.keepsEtcd(); err != nil {
 		return err
@@ -311,15 +315,15 @@ func (r *run) makePlan(ctx context.Context) error {
 	return err
 }
 
-// fixEtcdBootstrap fixes for each new etcd host how its etcd starts: the hosts of a new cluster together, later ones by
-// joining those that are there.
+// fixEtcdBootstrap records for each new etcd host how its etcd starts. The hosts of a new cluster
+// start together. Later ones join the existing members.
 func (r *run) fixEtcdBootstrap() {
 	if r.spec.Etcd.Type == plan.EtcdExternal {
 		return
 	}
 	hosts := r.roles[clusterv1alpha1.RoleEtcd]
 	if r.state.Applied == nil && !r.etcdStarted() {
-		clear(r.state.EtcdBootstrap) // what was fixed was of another spec, and no etcd has started with it
+		clear(r.state.EtcdBootstrap) // the record is from another spec, and no etcd has started with it
 	}
 	fresh := len(r.state.EtcdBootstrap) == 0
 	var members []string
@@ -340,7 +344,7 @@ func (r *run) fixEtcdBootstrap() {
 	}
 }
 
-// etcdStarted reports whether etcd was started on a host.
+// etcdStarted reports whether etcd was started on any reached host.
 func (r *run) etcdStarted() bool {
 	for _, f := range r.facts {
 		if slices.ContainsFunc(f.Applied.Steps, func(s plan.AppliedStep) bool { return s.ID == plan.StepEtcdUnit }) {
@@ -350,8 +354,8 @@ func (r *run) etcdStarted() bool {
 	return false
 }
 
-// keepsMachines refuses a host that was begun and has another address now, if what answers there is another machine: what was
-// begun is on the first one.
+// keepsMachines refuses a new address of a host whose setup has begun, if another machine answers
+// there. The unfinished setup is on the first machine.
 func (r *run) keepsMachines() error {
 	var problems []string
 	for _, h := range r.spec.Hosts {
@@ -369,8 +373,9 @@ func (r *run) keepsMachines() error {
 	return nil
 }
 
-// keepsEtcd refuses what would start an etcd with other members than it has: to go on with a first etcd that has started if the
-// spec has some of its hosts no more in that role, and to add members while another, which the spec lacks, has begun to join.
+// keepsEtcd refuses a spec that would start etcd with other members than it has. An unfinished run
+// may have begun a member that the spec lacks now. Then no first etcd continues, and no member is
+// added.
 func (r *run) keepsEtcd() error {
 	members := r.roles[clusterv1alpha1.RoleEtcd]
 	starts := slices.ContainsFunc(members, func(name string) bool { _, fixed := r.state.EtcdBootstrap[name]; return !fixed })

@@ -16,30 +16,30 @@ import (
 )
 
 const (
-	// recordEvery bounds how often a record is written while steps go by. What a killed run did since is not lost: the
-	// hosts know it.
+	// recordEvery is the interval between writes of a changed record. A killed run loses at most that
+	// much of the record, and the hosts know what was done.
 	recordEvery = 300 * time.Millisecond
-	// maxMessage bounds a message.
+	// maxMessage bounds a message, in bytes.
 	maxMessage = 4096
 )
 
-// clusterHost is the name under which that is recorded which is done through the API server.
+// clusterHost is the host name in records of steps that are done through the API server.
 const clusterHost = "cluster"
 
-// recorder keeps the record of a run.
+// recorder keeps and saves the record of a run. mu guards the record and the waits.
 type recorder struct {
 	engine  *Engine
 	mu      sync.Mutex
 	op      *lifecyclev1alpha1.Operation
-	byStep  map[[2]string]int  // host and step id → index in Status.Steps
+	byStep  map[[2]string]int  // (host, step ID) → index in Status.Steps
 	counted map[[2]string]bool // steps that this run has done
-	planned bool               // whether this run knows what it is to do
+	planned bool               // this run has recorded its totals
 	dirty   bool
 	stop    context.CancelFunc
 	done    chan struct{}
-	remark  string                          // what the user is to know of a run that succeeds
-	waits   map[int]context.CancelCauseFunc // of what ends at once when the Operation is paused or canceled
-	waited  int                             // how many waits there were
+	remark  string                          // message for the user if the run succeeds
+	waits   map[int]context.CancelCauseFunc // end when the Operation is paused or canceled
+	waited  int                             // number of waits so far, the key of the next
 }
 
 func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
@@ -48,7 +48,7 @@ func newRecorder(e *Engine, op *lifecyclev1alpha1.Operation) *recorder {
 	return rec
 }
 
-// index finds the records of steps.
+// index rebuilds byStep.
 func (rec *recorder) index() {
 	clear(rec.byStep)
 	for i, s := range rec.op.Status.Steps {
@@ -56,8 +56,8 @@ func (rec *recorder) index() {
 	}
 }
 
-// load reads what earlier attempts have recorded. What a process did that had the lock before this one is not overwritten with what was
-// read before.
+// load reads the steps that earlier attempts recorded. It returns an error if another process has
+// run the Operation since rec.op was read.
 func (rec *recorder) load(ctx context.Context) error {
 	kept, err := rec.engine.Env.Operation(ctx, rec.op.Name)
 	if err != nil {
@@ -73,7 +73,7 @@ func (rec *recorder) load(ctx context.Context) error {
 	return nil
 }
 
-// start records that the run begins, and goes on recording in the background.
+// start records the start of an attempt, and starts the goroutine that saves the record.
 func (rec *recorder) start(ctx context.Context) error {
 	if err := rec.load(ctx); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (rec *recorder) start(ctx context.Context) error {
 	return nil
 }
 
-// wait returns a context for something that only waits: it ends when the Operation is paused or canceled. The function that it
-// returns ends it, too, and is called when nothing waits any more.
+// wait returns a context for code that only waits. The context ends when the Operation is paused or
+// canceled. The caller calls the returned function when the wait is over.
 func (rec *recorder) wait(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	rec.mu.Lock()
@@ -111,7 +111,7 @@ func (rec *recorder) wait(ctx context.Context) (context.Context, context.CancelC
 	}
 }
 
-// write writes the record when it has changed, and looks for what its spec says now.
+// write saves the record when it has changed, until ctx ends.
 func (rec *recorder) write(ctx context.Context) {
 	defer close(rec.done)
 	tick := time.NewTicker(recordEvery)
@@ -125,7 +125,7 @@ func (rec *recorder) write(ctx context.Context) {
 		rec.mu.Lock()
 		dirty := rec.dirty
 		rec.mu.Unlock()
-		// Pausing and canceling is looked for when nothing happens, too.
+		// Saving also reads Paused and Canceled, so it happens every fourth time without changes.
 		if quiet++; !dirty && quiet < 4 {
 			continue
 		}
@@ -136,7 +136,8 @@ func (rec *recorder) write(ctx context.Context) {
 	}
 }
 
-// flush writes the record.
+// flush saves the record and takes over Paused and Canceled from the Store. If one is set, all
+// waits end.
 func (rec *recorder) flush(ctx context.Context) error {
 	rec.mu.Lock()
 	copied := rec.op.DeepCopy()
@@ -162,7 +163,7 @@ func (rec *recorder) flush(ctx context.Context) error {
 	return nil
 }
 
-// checkpoint says whether the run may go on.
+// checkpoint returns ErrCanceled or ErrPaused if the run must stop, else nil.
 func (rec *recorder) checkpoint() error {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -175,7 +176,7 @@ func (rec *recorder) checkpoint() error {
 	return nil
 }
 
-// set changes the status while nothing else reads it.
+// set changes the status under the lock.
 func (rec *recorder) set(change func(*lifecyclev1alpha1.OperationStatus)) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -183,7 +184,8 @@ func (rec *recorder) set(change func(*lifecyclev1alpha1.OperationStatus)) {
 	rec.dirty = true
 }
 
-// finish records how the run ended, and returns the error that the user is to see.
+// finish records how the run ended, and returns the error for the user. A paused run has no finish
+// time.
 func (rec *recorder) finish(ctx context.Context, err error) error {
 	rec.stop()
 	<-rec.done
@@ -228,19 +230,21 @@ func (rec *recorder) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// Bounds of what an Operation tells of its plan: bytes, and lines of hosts that get the same.
+// Bounds for the plan in the status of an Operation: bytes in all, and lines for each group of
+// hosts.
 const (
 	maxPlan    = 64 << 10
 	maxPlanned = 1000
 )
 
-// tell records what this attempt is to do.
+// tell records the plan of this attempt in the status.
 func (rec *recorder) tell(c *plan.Changes) {
 	all := told(c)
 	rec.set(func(s *lifecyclev1alpha1.OperationStatus) { s.PlanHash, s.Plan = c.Hash, all })
 }
 
-// told is a plan as an Operation tells it.
+// told returns the changes as lines by groups of hosts. Lines beyond the bounds are counted in
+// Left.
 func told(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
 	var all []lifecyclev1alpha1.PlannedChanges
 	room := maxPlan
@@ -259,7 +263,7 @@ func told(c *plan.Changes) []lifecyclev1alpha1.PlannedChanges {
 	return all
 }
 
-// plan records what is to be done, beside what this run has done already.
+// plan records how many steps this run has, in addition to those that it has done already.
 func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -268,7 +272,7 @@ func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 		changed[[2]string{i.Host, string(i.Stage)}] = true
 	}
 	status := &rec.op.Status
-	if !rec.planned { // the counts are of an earlier attempt
+	if !rec.planned { // the counts are from an earlier attempt
 		status.StepsDone = 0
 		for i := range status.Hosts {
 			status.Hosts[i].Total, status.Hosts[i].Done = 0, 0
@@ -295,7 +299,7 @@ func (rec *recorder) plan(p *plan.Plan, c *plan.Changes) {
 	rec.dirty = true
 }
 
-// host returns the summary of a host. The lock is held.
+// host returns the record of a host, and adds one if needed. The caller holds mu.
 func (rec *recorder) host(name string) *lifecyclev1alpha1.HostRun {
 	s := &rec.op.Status
 	for i := range s.Hosts {
@@ -316,7 +320,7 @@ func (rec *recorder) stage(host, stage string) {
 	rec.dirty = true
 }
 
-// settle records what became of a host.
+// settle records the result of a host. err is nil if its work is done.
 func (rec *recorder) settle(host string, trips int32, err error) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
@@ -331,7 +335,7 @@ func (rec *recorder) settle(host string, trips int32, err error) {
 	rec.dirty = true
 }
 
-// step records a change of a step.
+// step records a state of a step, and reports it to the Environment.
 func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 	r.Message = cutMessage(r.Message, maxMessage)
 	rec.mu.Lock()
@@ -356,7 +360,7 @@ func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 			r.InputHash = old.InputHash
 		}
 		if r.State != lifecyclev1alpha1.StepFailed && r.Host != clusterHost && !rec.counted[key] {
-			rec.counted[key] = true // a stage that is tried again passes its steps again
+			rec.counted[key] = true // a stage that is retried repeats its steps
 			rec.host(r.Host).Done++
 			s.StepsDone++
 		}
@@ -368,7 +372,8 @@ func (rec *recorder) step(r lifecyclev1alpha1.StepRecord) {
 	rec.report(r)
 }
 
-// estimate says when the run should end, from how long it took so far. The lock is held.
+// estimate extrapolates the end of the run from its duration so far, once a tenth of the steps is
+// done. The caller holds mu.
 func (rec *recorder) estimate() {
 	s := &rec.op.Status
 	if s.StepsTotal == 0 || s.StepsDone*10 < s.StepsTotal || s.Started == nil {
@@ -389,7 +394,7 @@ func (rec *recorder) report(r lifecyclev1alpha1.StepRecord) {
 	rec.engine.Env.Progress(op, r)
 }
 
-// do does something through the API server, and records it.
+// do calls f, which works through the API server, and records it as the step id of the cluster.
 func (rec *recorder) do(id string, f func() (changed bool, err error)) error {
 	r := lifecyclev1alpha1.StepRecord{Host: clusterHost, ID: id, State: lifecyclev1alpha1.StepRunning, Started: *now()}
 	rec.stage(clusterHost, id)

@@ -24,8 +24,9 @@ import (
 
 const defaultDrainTimeout = 5 * time.Minute
 
-// removeHosts takes hosts out of the cluster; the spec is what it is to be without them. First the pods move away, then
-// etcd lets the members go, then the others are told, and last what was installed on the hosts is undone.
+// removeHosts removes the hosts that the Operation names from the cluster. r.spec is the spec
+// without them. It drains their nodes, removes their etcd members, changes the other hosts, and
+// then undoes what was installed on the removed hosts.
 func (r *run) removeHosts(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return fmt.Errorf("cluster %s was not built from here: there is no host to take out", r.Cluster)
@@ -40,7 +41,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.bringAgents(ctx, names...); err != nil {
 		return err
 	}
-	// What is shown is what is compared; what is renewed meanwhile changes nothing of it.
+	// The plan shown is the plan compared. Renewing certificates later does not change it.
 	if err := r.planLeave(ctx, names); err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
-	// No pod can be moved by a kubelet whose certificate has ended.
+	// A kubelet with an expired certificate cannot move pods.
 	spec, roles := r.spec, r.roles
 	if err := r.renewApplied(ctx); err != nil {
 		return err
@@ -71,7 +72,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
-	// A node stays cordoned if its drain fails: it is to go.
+	// A node stays cordoned if its drain fails, since it is to be removed.
 	for _, s := range before {
 		if s.EtcdMemberRemove != nil {
 			continue
@@ -119,7 +120,8 @@ func (r *run) removeHosts(ctx context.Context) error {
 	return r.Env.Save(ctx, r.state)
 }
 
-// surveyLeaving looks at the hosts that are to go, and at those that stay.
+// surveyLeaving connects to the hosts that leave and those that stay. It returns the leaving hosts
+// and their names.
 func (r *run) surveyLeaving(ctx context.Context) (leaving []clusterv1alpha1.Host, names []string, err error) {
 	if leaving, err = r.leaving(); err != nil {
 		return nil, nil, err
@@ -129,7 +131,7 @@ func (r *run) surveyLeaving(ctx context.Context) (leaving []clusterv1alpha1.Host
 	}
 	for _, h := range leaving {
 		names = append(names, h.Name)
-		// What cannot be reached is unknown. It is taken out only if that was asked for.
+		// An unreachable host is removed only if the Operation forgets it.
 		if err := r.unreachable[h.Name]; err != nil && !r.op.Spec.Forgets() {
 			return nil, nil, fmt.Errorf("%w; if the host is gone for good, take it out with --forget-unreachable: then nothing on it is undone", err)
 		}
@@ -147,7 +149,8 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// leaving are the hosts that the Operation names, as they were applied, or were to be by a run that failed.
+// leaving returns the hosts that the Operation names, as they were applied, or as a failed run
+// wanted them.
 func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
 	known := r.state.Known()
 	var leaving []clusterv1alpha1.Host
@@ -158,7 +161,7 @@ func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
 		i := slices.IndexFunc(known, func(h clusterv1alpha1.Host) bool { return h.Name == name })
 		if i < 0 {
 			if r.op.Status.Attempt > 1 {
-				continue // a resumed run that had come that far
+				continue // an earlier attempt has removed it
 			}
 			return nil, fmt.Errorf("host %s is not part of cluster %s", name, r.Cluster)
 		}
@@ -167,7 +170,7 @@ func (r *run) leaving() ([]clusterv1alpha1.Host, error) {
 	return leaving, nil
 }
 
-// checkIdentity refuses hosts that belong to another cluster than ours.
+// checkIdentity refuses hosts that belong to another cluster.
 func (r *run) checkIdentity() error {
 	var errs []error
 	for _, name := range sortedKeys(r.facts) {
@@ -178,7 +181,7 @@ func (r *run) checkIdentity() error {
 	return errors.Join(errs...)
 }
 
-// leavable refuses to take hosts out if that would cost the quorum of etcd.
+// leavable returns an error if removing the hosts would cost etcd its quorum.
 func (r *run) leavable(ctx context.Context, names []string) error {
 	if len(r.leavingMembers(names)) == 0 {
 		return nil
@@ -187,7 +190,8 @@ func (r *run) leavable(ctx context.Context, names []string) error {
 	return err
 }
 
-// planLeave makes the plan of taking hosts out: what changes on the others, what is done to the cluster, and what is undone.
+// planLeave makes the plan for removing hosts: changes of the other hosts, steps in the cluster,
+// and what is undone on the removed hosts.
 func (r *run) planLeave(ctx context.Context, names []string) error {
 	all := r.facts
 	defer func() { r.facts = all }()
@@ -203,12 +207,13 @@ func (r *run) planLeave(ctx context.Context, names []string) error {
 	return nil
 }
 
-// leaveSteps are the steps of the cluster that taking hosts out takes.
+// leaveSteps returns the steps in the cluster before and after the other hosts change.
 func (r *run) leaveSteps(names []string) (before, after []plan.ClusterStep) {
 	return plan.LeaveSteps(names, r.leavingMembers(names), r.facts)
 }
 
-// leavingMembers are those of hosts that have a member of etcd. A host that was only half added may have one already.
+// leavingMembers returns the names of hosts with an etcd member. A host that was only half added
+// may have one already.
 func (r *run) leavingMembers(names []string) []string {
 	if r.spec.Etcd.Type == plan.EtcdExternal {
 		return nil
@@ -216,7 +221,7 @@ func (r *run) leavingMembers(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return r.state.EtcdBootstrap[n].Members == nil })
 }
 
-// without are the facts of all but some hosts.
+// without returns the facts of all hosts except names.
 func without(facts map[string]plan.Facts, names []string) map[string]plan.Facts {
 	rest := maps.Clone(facts)
 	for _, n := range names {
@@ -225,7 +230,8 @@ func without(facts map[string]plan.Facts, names []string) map[string]plan.Facts 
 	return rest
 }
 
-// leaveEtcd takes the members of hosts out of etcd, dead ones first, between two looks at all of them.
+// leaveEtcd removes the etcd members of hosts, dead ones first. It checks etcd before the first and
+// after each removal.
 func (r *run) leaveEtcd(ctx context.Context, leaving []string) error {
 	if len(r.leavingMembers(leaving)) == 0 {
 		return nil
@@ -246,7 +252,7 @@ func (r *run) leaveEtcd(ctx context.Context, leaving []string) error {
 	return nil
 }
 
-// known are all hosts on which something may be: those of the spec, and all others that are known.
+// known returns all hosts on which something may be installed: those of the spec and of the state.
 func (r *run) known() []clusterv1alpha1.Host {
 	hosts := slices.Clone(r.spec.Hosts)
 	for _, h := range r.state.Known() {
@@ -257,7 +263,7 @@ func (r *run) known() []clusterv1alpha1.Host {
 	return hosts
 }
 
-// remove takes the whole cluster off its hosts.
+// remove undoes the whole cluster on its hosts and removes its state.
 func (r *run) remove(ctx context.Context) error {
 	names, err := r.surveyAll(ctx)
 	if err != nil {
@@ -278,7 +284,8 @@ func (r *run) remove(ctx context.Context) error {
 	return r.Env.Remove(ctx, r.state)
 }
 
-// surveyAll looks at all hosts of which something may have to be undone.
+// surveyAll connects to all known hosts and returns their names. Unreachable hosts are an error
+// unless the Operation forgets them.
 func (r *run) surveyAll(ctx context.Context) ([]string, error) {
 	hosts := r.known()
 	if err := r.survey(ctx, hosts); err != nil {
@@ -297,14 +304,15 @@ func (r *run) surveyAll(ctx context.Context) ([]string, error) {
 	return names, r.undoable(names)
 }
 
-// planDelete makes the plan of undoing the cluster.
+// planDelete makes the plan for undoing the cluster.
 func (r *run) planDelete(names []string) {
 	r.changes = plan.Diff(&plan.Plan{Cluster: r.Cluster}, nil, nil)
 	r.changes.Undo(r.facts, slices.DeleteFunc(slices.Clone(names), func(n string) bool { return r.conns[n] == nil || !r.holds(n) })...)
 	r.changes.Outages = []string{fmt.Sprintf("cluster %s is gone with its data: everything that runs in it ends", r.Cluster)}
 }
 
-// refuseOtherPlan refuses a run that is to do another plan than the one that it made. A resumed run goes on with what is left.
+// refuseOtherPlan returns an error if the Operation names the hash of another plan. A resumed run
+// does not compare, because it only does what is left.
 func (r *run) refuseOtherPlan() error {
 	if want := r.op.Spec.PlanHash; want != "" && want != r.changes.Hash && r.op.Status.PlanHash == "" {
 		if len(r.unreachable) > 0 {
@@ -317,7 +325,8 @@ func (r *run) refuseOtherPlan() error {
 	return nil
 }
 
-// lookAgain names the command that shows the plan of the Operation. Going back is an apply, too, so both are named for one that may be that.
+// lookAgain returns the quoted command that shows the plan of the Operation. A rollback is an
+// apply, too, so both commands are named if the spec may come from a rollback.
 func (r *run) lookAgain() string {
 	spec := r.op.Spec
 	again := "orrery cluster plan"
@@ -337,7 +346,7 @@ func (r *run) lookAgain() string {
 	return strconv.Quote(again)
 }
 
-// goesBack reports whether the spec is one that a rollback brings about.
+// goesBack reports whether the spec may come from a rollback.
 func (r *run) goesBack() bool {
 	specs := []*clusterv1alpha1.Provision{r.state.Applied}
 	if back, err := r.state.Rollback(); err == nil {
@@ -353,13 +362,13 @@ func (r *run) goesBack() bool {
 	})
 }
 
-// removeAll undoes everything on hosts, as far as they were reached.
+// removeAll undoes everything on the hosts that were reached.
 func (r *run) removeAll(ctx context.Context, names []string) error {
 	group, gctx := errgroup.WithContext(ctx)
 	for _, name := range names {
 		c := r.conns[name]
 		if c == nil || !r.holds(name) {
-			continue // it cannot be reached, or there is nothing of ours
+			continue // not reached, or nothing of ours is on it
 		}
 		group.Go(func() error {
 			if err := r.rec.checkpoint(); err != nil {

@@ -17,8 +17,8 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Certificates lists when the certificates that a cluster's hosts have end, and its authorities, the first to end first. It is
-// empty for a cluster that is not built.
+// Certificates lists the expiry of the certificates that the hosts use and of the authorities, the
+// earliest first. It is empty for a nil state and a cluster that is not built.
 func (s *State) Certificates() []pki.Expiry {
 	if s == nil || s.Applied == nil {
 		return nil
@@ -26,18 +26,18 @@ func (s *State) Certificates() []pki.Expiry {
 	return s.InUse().Expiries(plan.Leaves(s.Cluster, s.Applied))
 }
 
-// ensureKeys mints what the plan of the spec needs. Successors of what the hosts have are kept apart until the hosts have them,
-// so that two plans are made with the same ones, and it stays known what the hosts have.
+// ensureKeys mints the keys that the spec needs. Renewed leaves are kept apart from those in use
+// until the hosts have them. Two plans therefore use the same ones.
 func (r *run) ensureKeys() error {
 	if err := r.state.Mint(r.now(), r.spec); err != nil {
 		return err
 	}
-	r.takeUp(func(leaf string) bool { return leaf == plan.LeafEtcdAdmin }) // nobody but us has it
+	r.takeUp(func(leaf string) bool { return leaf == plan.LeafEtcdAdmin }) // it is only on this side
 	r.keys = r.state.Planned()
 	return nil
 }
 
-// takeUp notes that successors are in use.
+// takeUp moves renewed leaves for which inUse is true to the leaves in use.
 func (r *run) takeUp(inUse func(leaf string) bool) {
 	for name, pair := range r.state.Renewed {
 		if inUse(name) {
@@ -47,7 +47,7 @@ func (r *run) takeUp(inUse func(leaf string) bool) {
 	}
 }
 
-// tookUp notes that hosts are as the plan says, and so have all successors of their leaves.
+// tookUp records that hosts match the plan, and therefore use their renewed leaves.
 func (r *run) tookUp(hosts ...string) {
 	r.takeUp(func(leaf string) bool {
 		name, _, of := strings.Cut(leaf, "/")
@@ -55,8 +55,9 @@ func (r *run) tookUp(hosts ...string) {
 	})
 }
 
-// tookUpAll notes that all hosts that were reached are as the plan says, and that the administrator's kubeconfig was handed
-// out. As long as a control plane was not reached, the kubeconfig on it is the old one.
+// tookUpAll records that all reached hosts match the plan, and that the administrator's kubeconfig
+// was handed out. The kubeconfig counts as old while a control plane was not reached, since the old
+// one is still on that host.
 func (r *run) tookUpAll() {
 	r.tookUp(sortedKeys(r.conns)...)
 	reached := func(name string) bool { return r.conns[name] != nil }
@@ -65,8 +66,8 @@ func (r *run) tookUpAll() {
 	}
 }
 
-// expired reports whether a certificate that the host has in use has ended. What is done on the host until it is renewed only
-// mends: its kubelet can neither be asked nor told anything.
+// expired reports whether a certificate in use on the host has expired. Work on such a host only
+// repairs until the certificate is renewed, since its kubelet cannot be reached.
 func (r *run) expired(name string) bool {
 	for leaf := range r.state.Renewed {
 		if !strings.HasPrefix(leaf, name+"/") {
@@ -79,12 +80,13 @@ func (r *run) expired(name string) bool {
 	return false
 }
 
-// renew has all hosts that were reached take up the certificates that were minted anew, before anything else is done and
-// without a drain. The files are written on all hosts at once: members of etcd whose certificates have ended find each other
-// again only when all have new ones. Then what reads them only at its start is restarted, control planes one by one, workers as
-// many as the Operation allows.
+// renew installs renewed certificates on all reached hosts, before other changes and without a
+// drain. It writes the files on all hosts at once, because etcd members with expired certificates
+// need new ones on both sides. Then it restarts components that read certificates only at their
+// start: control planes one by one, workers as many as the Operation allows.
 //
-// What cannot be restarted by itself is left to the run that follows or, with whole, done with what belongs to it.
+// Restarts that need other changes are left to the run that follows. If whole is true, renew makes
+// these changes, too.
 func (r *run) renew(ctx context.Context, whole bool) error {
 	if r.current == nil {
 		return nil
@@ -103,7 +105,7 @@ func (r *run) renew(ctx context.Context, whole bool) error {
 }
 
 func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) error {
-	if whole { // steps that go along may need content
+	if whole { // the other changes may need files
 		names := make([]string, 0, len(renewals))
 		for _, h := range renewals {
 			names = append(names, h.Name)
@@ -123,7 +125,8 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		return err
 	}
 	var workers []plan.Host
-	// A host whose certificates have ended serves nobody: it is mended before one that serves is disturbed.
+	// A host with expired certificates serves nobody, so it is repaired before a working one is
+	// disturbed.
 	ended := func(h plan.Host) int {
 		if r.expired(h.Name) {
 			return 0
@@ -153,7 +156,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 	return group.Wait()
 }
 
-// restarts are the stages of a renewal after that of the files.
+// restarts returns the stages of a renewal after the stage that writes the files.
 func restarts(h plan.Host) []plan.Stage {
 	if h.Stages[0].ID == plan.StageCertificates {
 		return h.Stages[1:]
@@ -161,7 +164,7 @@ func restarts(h plan.Host) []plan.Stage {
 	return h.Stages
 }
 
-// restarted is what stages restart of a host's control plane.
+// restarted returns which etcd and API server of a host the stages restart.
 func restarted(name string, stages []plan.Stage) (a gate.Act) {
 	for _, stage := range stages {
 		for _, s := range stage.Steps {
@@ -176,7 +179,8 @@ func restarted(name string, stages []plan.Stage) (a gate.Act) {
 	return a
 }
 
-// renewHost does stages of a renewal on a host; last gives up the lease with the last of them.
+// renewHost runs stages of a renewal on a host. If last is true, the last request releases the
+// lease.
 func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage, last bool) (err error) {
 	c := r.conns[h.Name]
 	defer func() { r.rec.settle(h.Name, c.trips.Load(), err) }()
@@ -194,7 +198,7 @@ func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage, l
 	return nil
 }
 
-// recordRenewals records what is to be done before anything else.
+// recordRenewals records the steps of the renewal, which come before all others.
 func (r *run) recordRenewals(renewals []plan.Host) {
 	changes := &plan.Changes{Cluster: r.Cluster}
 	for _, h := range renewals {
@@ -205,7 +209,7 @@ func (r *run) recordRenewals(renewals []plan.Host) {
 	r.rec.plan(&plan.Plan{Cluster: r.Cluster, Hosts: renewals}, changes)
 }
 
-// done takes what a renewal has done out of the changes that are left to do, and into what is known of the hosts.
+// done removes the steps of a renewal from the changes, and adds them to the facts of the hosts.
 func (r *run) done(renewals []plan.Host) {
 	steps := map[[2]string]bool{}
 	for _, h := range renewals {
@@ -227,7 +231,8 @@ func (r *run) done(renewals []plan.Host) {
 	r.changes.Items = slices.DeleteFunc(r.changes.Items, func(c plan.Change) bool { return steps[[2]string{c.Host, c.Step}] })
 }
 
-// renewApplied renews what is due of the hosts that were reached, as they were last applied. The run goes on with that spec.
+// renewApplied renews the certificates that are due on the reached hosts, with the spec as it was
+// last applied. It replaces r.spec by that spec.
 func (r *run) renewApplied(ctx context.Context) error {
 	r.spec = r.state.Renewable(r.spec)
 	var err error
@@ -249,14 +254,15 @@ func (r *run) renewApplied(ctx context.Context) error {
 		return err
 	}
 	r.changes = plan.Diff(r.plan, r.facts, nil)
-	// They are kept before a host has them: a run that goes on after this one mints no others.
+	// The keys are saved before a host has them, so that a resumed run mints no others.
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
 	return r.renew(ctx, true)
 }
 
-// renewCertificates is the run of an Operation that renews what is due, and changes nothing else.
+// renewCertificates performs an Operation that renews the certificates that are due, and changes
+// nothing else.
 func (r *run) renewCertificates(ctx context.Context) error {
 	if r.state.Applied == nil {
 		return fmt.Errorf("cluster %s is not built yet: there is nothing to renew", r.Cluster)
@@ -296,7 +302,7 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	return nil
 }
 
-// now is the time by which certificates are judged.
+// now returns the time for checks of certificates.
 func (e *Engine) now() time.Time {
 	if e.Clock != nil {
 		return e.Clock.Now()

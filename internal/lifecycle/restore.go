@@ -16,16 +16,17 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// holds reports whether a host that was reached has something that the agent undoes: what it recorded, or, on a host where a
-// run has begun, the agent itself and what it keeps. The directory that it keeps that in goes last.
+// holds reports whether a reached host has something that the agent must undo. That is its record
+// or, on a known host, the agent or its directory. The agent removes that directory last.
 func (r *run) holds(name string) bool {
 	f := r.facts[name]
 	return f.Recorded || (f.Agent != "" || slices.Contains(f.Traces, filepath.Dir(node.Dir))) && intent.Has(r.state.Known(), name)
 }
 
-// bringAgents brings the agent to the hosts that have a record of ours and lost the agent, or have one that cannot read the
-// record or speaks an older protocol, and asks them again: only an agent that we understand knows how a host differs from its
-// record. Hosts that are to be undone get it too if they have no record.
+// bringAgents installs the agent where it is missing, cannot read the record, or has another
+// protocol, and then reads the facts again. Only an agent of this version reports reliably how a
+// host differs from its record. undone names hosts that will be undone: they get the agent even
+// without a record.
 func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 	var missing []string
 	for _, name := range sortedKeys(r.facts) {
@@ -37,7 +38,7 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 			continue
 		}
 		if f.Init != plan.InitSystemd {
-			// What keeps the cluster's components running there may be the agent itself, of an earlier version.
+			// An earlier version of the agent may itself run the components there.
 			return fmt.Errorf("host %s: its first process is not systemd, and only earlier versions of Orrery know such hosts: nothing is changed; "+
 				"change or delete the cluster with the version that built it", name)
 		}
@@ -45,7 +46,7 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 		if err != nil {
 			return fmt.Errorf("host %s: %w", name, err)
 		}
-		if f.Agent != a.digest { // what our own says is final
+		if f.Agent != a.digest { // our own agent has given its answer already
 			missing = append(missing, name)
 		}
 	}
@@ -74,13 +75,13 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 	return group.Wait()
 }
 
-// undoable refuses to undo hosts on which something was done and which have lost the record of it: what is left there cannot
-// be told from what is the user's.
+// undoable returns an error for hosts that were changed and have lost their record. Without the
+// record nobody can tell our files from the user's.
 func (r *run) undoable(names []string) error {
 	if r.op.Spec.Forgets() {
 		return nil
 	}
-	agents := []string{filepath.Dir(node.Dir), filepath.Dir(filepath.Dir(node.AgentPath))} // which the agent removes
+	agents := []string{filepath.Dir(node.Dir), filepath.Dir(filepath.Dir(node.AgentPath))} // directories that the agent removes
 	var errs []error
 	for _, name := range names {
 		f, reached := r.facts[name]

@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// makeRollout orders the work on hosts as the Operation wants it. Which work only mends is known when the run has asked.
+// makeRollout orders the work as the Operation wants. mends is nil until the run has checked the
+// control plane.
 func (r *run) makeRollout(works []plan.Work, mends map[string]bool) *plan.Rollout {
 	o := plan.RolloutOptions{Mends: mends, Mute: map[string]bool{}, Joins: map[string]bool{}}
 	if r.op != nil {
@@ -32,7 +33,7 @@ func (r *run) makeRollout(works []plan.Work, mends map[string]bool) *plan.Rollou
 	return plan.MakeRollout(r.plan, works, o)
 }
 
-// roll does a rollout, wave by wave. It decides nothing but when it has failed.
+// roll performs a rollout, wave by wave, and returns the errors of failed hosts.
 func (r *run) roll(ctx context.Context, rollout *plan.Rollout, work []hostWork, apiReady *latch) error {
 	failed := &failures{limit: rollout.HaltAfter, hosts: map[string]error{}}
 	for i, wave := range rollout.Waves {
@@ -48,8 +49,8 @@ func (r *run) roll(ctx context.Context, rollout *plan.Rollout, work []hostWork, 
 	return failed.error()
 }
 
-// rollWave does the tasks of a wave, as many at a time as it says, on hosts that have not failed. It returns an error when nothing
-// more is to be begun.
+// rollWave runs the tasks of a wave, at most wave.AtATime in parallel, and skips hosts that have
+// failed. It returns an error if no further wave may start.
 func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, apiReady *latch, failed *failures) error {
 	wctx, halt := context.WithCancelCause(ctx)
 	defer halt(nil)
@@ -61,7 +62,7 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 		i := slices.IndexFunc(work, func(w hostWork) bool { return w.Host.Name == t.Host })
 		group.Go(func() error {
 			if wctx.Err() != nil || failed.has(t.Host) {
-				return nil //nolint:nilerr // what ended the wave is said once, below
+				return nil //nolint:nilerr // the cause is returned below
 			}
 			err := r.runTask(wctx, t, work[i], apiReady)
 			switch {
@@ -71,7 +72,7 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 				halt(err)
 				return err
 			case wctx.Err() != nil:
-				return nil //nolint:nilerr // another host has failed, and this one was stopped
+				return nil //nolint:nilerr // another host failed and stopped this one
 			case failed.add(t.Host, err):
 				halt(failed.error())
 			}
@@ -87,7 +88,8 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 	return nil
 }
 
-// failures are the hosts that have failed in a rollout.
+// failures collects the hosts that have failed in a rollout. The rollout stops when limit are
+// reached.
 type failures struct {
 	limit int
 
@@ -95,7 +97,7 @@ type failures struct {
 	hosts map[string]error
 }
 
-// add notes that a host has failed, and reports whether that is one too many.
+// add records that a host has failed, and reports whether the limit is reached.
 func (f *failures) add(name string, err error) (halt bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,14 +111,14 @@ func (f *failures) has(name string) bool {
 	return f.hosts[name] != nil
 }
 
-// error joins what was wrong with the hosts.
+// error joins the errors of the hosts, or returns nil.
 func (f *failures) error() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return errorsOf(f.hosts)
 }
 
-// pauseBetween waits between two waves, or until the run is to end.
+// pauseBetween waits between two waves. It ends early if the Operation is paused or canceled.
 func (r *run) pauseBetween(ctx context.Context, wave int, d time.Duration) error {
 	return r.rec.do(fmt.Sprintf("pause/%d", wave), func() (bool, error) {
 		ctx, end := r.rec.wait(ctx)
@@ -130,7 +132,7 @@ func (r *run) pauseBetween(ctx context.Context, wave int, d time.Duration) error
 	})
 }
 
-// runTask does what a wave is to do on one host.
+// runTask performs the task of a wave on one host: drain, stages, and the steps after them.
 func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *latch) error {
 	do := func() error {
 		if len(t.Before) > 0 {
@@ -161,7 +163,7 @@ func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *la
 	return r.gated(ctx, t.Host, act, do)
 }
 
-// bringHost goes through the stages of a task.
+// bringHost runs the stages of a task on a host.
 func (r *run) bringHost(ctx context.Context, t plan.Task, w hostWork, apiReady *latch) (err error) {
 	defer func() {
 		if err != nil || t.Last {

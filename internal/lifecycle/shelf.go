@@ -17,34 +17,37 @@ import (
 // ErrStale is returned by Store.Save if another process has changed the state since it was loaded.
 var ErrStale = errors.New("another process has changed it since it was read here, and nothing of that is overwritten; run it again")
 
-// maxWrites is how many records of hosts are written, or removed, at a time.
+// maxWrites is how many records of hosts are written or removed at the same time.
 const maxWrites = 16
 
-// Piece is something that a Shelf keeps.
+// Piece is a stored document.
 type Piece struct {
 	Content []byte
-	// Version is another after each write.
+	// Version changes with each write.
 	Version string
 }
 
-// Shelf is where a Store keeps the pieces of one cluster's state: the state itself, and a record for each host. Every write is
-// atomic, and is ErrStale if the version of what is there is not the one given: that of nothing is empty.
+// Shelf stores the pieces of one cluster's state: the state itself, and a record for each host.
+// Every write is atomic. A write returns ErrStale if the stored version is not the given one. The
+// version of a missing piece is empty.
 type Shelf interface {
-	// State reads the state; ok is false if there is none.
+	// State reads the state. ok is false if there is none.
 	State(ctx context.Context) (p Piece, ok bool, err error)
-	// Hosts reads all records, also those of hosts that the state does not name.
+	// Hosts reads all records by host, also those of hosts that the state does not list.
 	Hosts(ctx context.Context) (map[string]Piece, error)
-	// WriteState, WriteHost and RemoveHost change a piece and return its new version.
+	// WriteState, WriteHost and RemoveHost change a piece. They take its current version, and the
+	// writes return the new one.
 	WriteState(ctx context.Context, content []byte, version string) (string, error)
 	WriteHost(ctx context.Context, host string, content []byte, version string) (string, error)
 	RemoveHost(ctx context.Context, host, version string) error
 	// RemoveState removes the state.
 	RemoveState(ctx context.Context, version string) error
-	// Name of a piece, as a user finds it: that of a host, or of the state if host is empty.
+	// Name returns the name of a piece for messages: the record of a host, or the state if host is
+	// empty.
 	Name(host string) string
 }
 
-// stored is what is known of a state's pieces since it was loaded or saved last.
+// stored describes the pieces of a state as they were last loaded or saved.
 type stored struct {
 	content []byte // of the state; nil if there is none
 	format  int
@@ -55,10 +58,11 @@ type stored struct {
 type storedHost struct {
 	version string
 	digest  [sha256.Size]byte
-	named   bool // by the state that is kept
+	named   bool // the saved state lists the host
 }
 
-// LoadState reads the state of a cluster from a shelf, or nil if there is none.
+// LoadState reads the state of a cluster from a shelf. It returns nil without an error if there is
+// none. A missing record of a host is no error: the host gets new certificates.
 func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error) {
 	piece, ok, err := shelf.State(ctx)
 	if err != nil {
@@ -83,7 +87,7 @@ func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error)
 	for _, host := range named {
 		record, ok := records[host]
 		if !ok {
-			continue // its leaves are minted anew
+			continue // its leaves are minted again
 		}
 		ours, err := s.decodeHost(host, record.Content)
 		if later, ok := errors.AsType[laterError](err); ok {
@@ -100,7 +104,7 @@ func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error)
 	return s, nil
 }
 
-// know notes which records there are.
+// know replaces the known versions and digests of records.
 func (s *State) know(records map[string]Piece) {
 	s.stored.hosts = make(map[string]storedHost, len(records))
 	for host, record := range records {
@@ -108,14 +112,15 @@ func (s *State) know(records map[string]Piece) {
 	}
 }
 
-// SaveState writes to a shelf what has changed of a state since it was loaded from it or saved there. The first write is always
-// of the state, which only who loaded the newest can write: another writes nothing. Whatever write is the last one, no key that a
-// host has is lost:
+// SaveState writes what has changed of a state since it was loaded or saved. The first write is
+// that of the state. It fails with ErrStale for all but the process that loaded the newest state,
+// and then nothing is written. No key that a host has is lost, at which write SaveState may be
+// killed:
 //
-//  1. Records that the kept state does not name are removed. Nobody reads them; a Save that was killed has left them.
-//  2. The state is written before the records. What a record lacks until it is written was sent to no host yet.
-//  3. A state of version 0 has the leaves itself: there the records are written before it gives them up.
-//  4. Records that the state names no more go last.
+//  1. Records that the saved state does not list are removed. A killed SaveState left them.
+//  2. The state is written before the records. No host has received keys that a record still lacks.
+//  3. A state of version 0 contains the leaves. There the records are written first.
+//  4. Records that the new state does not list are removed last.
 func SaveState(ctx context.Context, shelf Shelf, s *State) error {
 	if err := s.save(ctx, shelf); err != nil {
 		return fmt.Errorf("keep the state of cluster %s: %w", s.Cluster, err)
@@ -164,7 +169,7 @@ func (s *State) save(ctx context.Context, shelf Shelf) error {
 	if err := s.writeState(ctx, shelf, kept); err != nil {
 		return err
 	}
-	if first { // somebody may have removed the state of an earlier cluster of this name, and left its records
+	if first { // another cluster of this name may have left records without a state
 		left, err := shelf.Hosts(ctx)
 		if err != nil {
 			return err
@@ -177,9 +182,10 @@ func (s *State) save(ctx context.Context, shelf Shelf) error {
 	return s.removeHosts(ctx, shelf, gone)
 }
 
-// RemoveState removes a state from a shelf, with the records of hosts. As in SaveState the first write is of the state, over the one
-// that was loaded: who has not the newest removes nothing, and nobody who loaded it before can write it again. The state goes last,
-// so that no record is left without it.
+// RemoveState removes a state and the records of its hosts from a shelf. Like SaveState, it first
+// writes the state. It removes nothing if it did not load the newest state (ErrStale), and other
+// processes cannot save theirs afterwards. The state is removed last, so that no record is left
+// without it.
 func RemoveState(ctx context.Context, shelf Shelf, s *State) error {
 	if err := s.remove(ctx, shelf); err != nil {
 		return fmt.Errorf("forget cluster %s: %w", s.Cluster, err)
@@ -212,7 +218,8 @@ func (s *State) remove(ctx context.Context, shelf Shelf) error {
 	return nil
 }
 
-// claim counts the generation of the kept state up, and changes nothing else of it: nobody who loaded it before can write it.
+// claim increases the generation of the stored state and changes nothing else. Other processes can
+// then no longer save the state that they loaded.
 func (s *State) claim(ctx context.Context, shelf Shelf) error {
 	kept := map[string]json.RawMessage{}
 	if err := json.Unmarshal(s.stored.content, &kept); err != nil {
@@ -235,7 +242,8 @@ func (s *State) claim(ctx context.Context, shelf Shelf) error {
 	return nil
 }
 
-// writeState writes the state over the one that is known.
+// writeState increases the generation and writes the state. It fails with ErrStale if the stored
+// version is another.
 func (s *State) writeState(ctx context.Context, shelf Shelf, kept keptState) error {
 	s.Generation++ // which is part of kept
 	content, err := encodePiece(kept)
@@ -251,7 +259,7 @@ func (s *State) writeState(ctx context.Context, shelf Shelf, kept keptState) err
 	return nil
 }
 
-// changed are the hosts whose records are not what they should be.
+// changed returns the hosts whose stored records differ from records.
 func (s *State) changed(records map[string][]byte) []string {
 	var hosts []string
 	for host, content := range records {
@@ -289,7 +297,7 @@ func (s *State) writeHosts(ctx context.Context, shelf Shelf, records map[string]
 	return group.Wait()
 }
 
-// removeHosts removes the records of some hosts.
+// removeHosts removes the records of the hosts for which which returns true.
 func (s *State) removeHosts(ctx context.Context, shelf Shelf, which func(host string) bool) error {
 	known := maps.Clone(s.stored.hosts)
 	var mu sync.Mutex

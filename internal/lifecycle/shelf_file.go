@@ -13,16 +13,16 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// Where Files keeps the pieces of a state.
+// Names of the files and directories of a state in Files.
 const (
 	stateFile  = "state.json"
-	stateLock  = ".state.lock" // of who writes them
+	stateLock  = ".state.lock" // held while writing
 	hostsDir   = "hosts"
 	hostSuffix = ".json"
 )
 
-// fileShelf is the shelf of a cluster in Files. The version of a piece is the digest of its content. Who writes has the lock of
-// the state.
+// fileShelf is the Shelf of a cluster in Files. The version of a piece is the digest of its
+// content. The caller of a write holds stateLock.
 type fileShelf struct {
 	files   Files
 	cluster string
@@ -48,7 +48,7 @@ func (f fileShelf) Hosts(context.Context) (map[string]Piece, error) {
 	hosts := map[string]Piece{}
 	for _, e := range entries {
 		host, ok := strings.CutSuffix(e.Name(), hostSuffix)
-		if !ok || strings.HasPrefix(host, ".") { // half of what a killed process wrote
+		if !ok || strings.HasPrefix(host, ".") { // a partial file of a killed process
 			continue
 		}
 		piece, ok, err := readPiece(f.Name(host))
@@ -108,7 +108,7 @@ func (f fileShelf) RemoveState(_ context.Context, version string) error {
 	return os.Remove(f.Name(""))
 }
 
-// is makes sure that a piece has the version given.
+// is returns ErrStale if a piece does not have the given version.
 func (f fileShelf) is(host, version string) error {
 	piece, _, err := readPiece(f.Name(host))
 	if err != nil {
@@ -120,7 +120,7 @@ func (f fileShelf) is(host, version string) error {
 	return nil
 }
 
-// sweep removes what a killed process has half written: it has keys.
+// sweep removes partial files of killed processes, since they contain keys.
 func (f fileShelf) sweep() error {
 	for _, dir := range []string{f.files.Path(f.cluster), f.files.Path(f.cluster, hostsDir)} {
 		entries, err := os.ReadDir(dir)

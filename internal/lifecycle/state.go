@@ -17,32 +17,33 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// State is what is known of a cluster beside what its hosts remember themselves. It holds keys and is to be kept as a
-// secret: see Shelf.
+// State is what must be known of a cluster beside the records on its hosts. It contains keys and is
+// stored as a secret, see Shelf.
 type State struct {
-	// Cluster is its name.
+	// Cluster is the name of the cluster.
 	Cluster string `json:"cluster"`
-	// ID is what its hosts know it by. It has nothing to do with its keys, so that these can be replaced.
+	// ID identifies the cluster on its hosts. It does not depend on keys, so that keys can be
+	// replaced.
 	ID string `json:"id,omitempty"`
-	// Generation counts how often the state was changed.
+	// Generation counts the writes of the state.
 	Generation int64 `json:"generation,omitempty"`
 	// Authorities of the cluster, and its keys without certificates.
 	Authorities pki.Authorities `json:"authorities,omitempty"`
-	// Keys are the leaves, as hosts have them: those of a host are named HOST/LEAF.
+	// Keys are the leaf certificates that hosts use. Those of a host are named HOST/LEAF.
 	Keys pki.Bundle `json:"-"`
-	// Renewed are the successors of leaves in Keys, until the hosts have them.
+	// Renewed are the successors of leaves in Keys, until the hosts use them.
 	Renewed pki.Bundle `json:"-"`
-	// Digests of release files, by catalog.File.Key: a file that changes under its name is refused.
+	// Digests of release files, by catalog.File.Key. A file with another digest is refused.
 	Digests map[string]string `json:"digests"`
-	// EtcdBootstrap says, by host, how its etcd first started.
+	// EtcdBootstrap has, by host, how its etcd first started.
 	EtcdBootstrap map[string]plan.EtcdBootstrap `json:"etcdBootstrap"`
-	// Specs are what the cluster was, is and is to be.
+	// Specs are the applied, previous and wanted specs.
 	intent.Specs
 
 	stored stored
 }
 
-// Intent is what the cluster was, is and is to be: nothing, if nothing is known of it.
+// Intent returns the specs of the cluster. It returns an empty value for a nil state.
 func (s *State) Intent() *intent.Specs {
 	if s == nil {
 		return &intent.Specs{}
@@ -50,7 +51,7 @@ func (s *State) Intent() *intent.Specs {
 	return &s.Specs
 }
 
-// complete fills in what a state that was just begun lacks, its ID too.
+// complete sets an ID and empty maps where they are missing.
 func (s *State) complete() {
 	if s.ID == "" {
 		s.ID = strings.ToLower(rand.Text())
@@ -72,8 +73,8 @@ func (s *State) complete() {
 	}
 }
 
-// Mint mints the keys that a spec needs and the cluster lacks, and successors of the leaves that do not fit or are due: the
-// newest of each authority signs.
+// Mint mints the keys that a spec needs and the cluster lacks. It also mints successors of leaves
+// that do not fit or will expire soon. The newest key of each authority signs.
 func (s *State) Mint(now time.Time, spec *clusterv1alpha1.Provision) error {
 	s.complete()
 	all := s.InUse()
@@ -90,38 +91,42 @@ func (s *State) Mint(now time.Time, spec *clusterv1alpha1.Provision) error {
 	return nil
 }
 
-// InUse is all that the hosts have: the leaves, with the authorities and what is trusted of them.
+// InUse returns all keys that the hosts use, with the authorities and all certificates to trust.
 func (s *State) InUse() pki.Bundle { return s.Authorities.Pairs().With(s.Keys) }
 
-// Planned is all that a plan is made with: leaves that were renewed are in the place of their predecessors.
+// Planned returns the keys for a plan: those in use, with renewed leaves in the place of old ones.
 func (s *State) Planned() pki.Bundle { return s.InUse().With(s.Renewed) }
 
-// Store keeps the state of clusters and the records of the runs.
+// Store keeps the state of clusters and the records of runs.
 type Store interface {
 	Records
 
-	// Load returns the state of a cluster, or nil if nothing is known of it.
+	// Load returns the state of a cluster, or nil without an error if there is none.
 	Load(ctx context.Context, cluster string) (*State, error)
-	// Save keeps the state of a cluster, unless another was saved since it was loaded: that is ErrStale.
+	// Save stores the state of a cluster. It returns ErrStale if another one was saved since it was
+	// loaded.
 	Save(ctx context.Context, s *State) error
-	// Remove forgets the state of a cluster, unless another was saved since it was loaded: that is ErrStale. The records of its
-	// runs stay.
+	// Remove deletes the state of a cluster, but not the records of its runs. It returns ErrStale if
+	// another one was saved since it was loaded.
 	Remove(ctx context.Context, s *State) error
-	// Lock waits until no other process works on the cluster with this Store, or says who does.
+	// Lock locks a cluster for this process. If another process holds the lock, it waits, or returns
+	// an error that names that process.
 	Lock(ctx context.Context, cluster string) (unlock func(), err error)
 }
 
-// Records keeps the records of the runs.
+// Records keeps the records of runs.
 type Records interface {
-	// Create keeps a new Operation and names it. It is refused while another of the cluster is unfinished.
+	// Create stores a new Operation and sets its name. It returns an error while another Operation of
+	// the cluster is unfinished.
 	Create(ctx context.Context, op *lifecyclev1alpha1.Operation) error
-	// Operation returns one by name, and Operations those of a cluster, or of all, oldest first.
+	// Operation returns an Operation by name. Operations returns those of a cluster, the oldest first;
+	// with an empty name, those of all clusters.
 	Operation(ctx context.Context, name string) (*lifecyclev1alpha1.Operation, error)
 	Operations(ctx context.Context, cluster string) ([]lifecyclev1alpha1.Operation, error)
-	// Steps returns all that is recorded of the steps of op, of which its status may have a part. A run asks once, before its first
-	// Record; from then on the status of op has them all.
+	// Steps returns all recorded steps of op; its status may have only some of them. A run calls Steps
+	// once, before its first Record. From then on the status of op has all steps.
 	Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.StepRecord, error)
-	// Record keeps the status of op, and brings back what its spec says of pausing and canceling now.
+	// Record stores the status of op, and sets Paused and Canceled of its spec to the stored values.
 	Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error
 	// Control changes the spec of an Operation.
 	Control(ctx context.Context, name string, change func(*lifecyclev1alpha1.OperationSpec)) error
@@ -129,7 +134,7 @@ type Records interface {
 	Log(operation, host string) (io.WriteCloser, error)
 }
 
-// Unfinished reports whether a run may still go on.
+// Unfinished reports whether a run may still continue: it is pending, running or paused.
 func Unfinished(op *lifecyclev1alpha1.Operation) bool {
 	switch op.Status.Phase {
 	case lifecyclev1alpha1.PhaseSucceeded, lifecyclev1alpha1.PhaseFailed, lifecyclev1alpha1.PhaseCanceled:

@@ -20,12 +20,11 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// Files is a Store in a directory: DIR/CLUSTER has state.json, hosts/HOST.json, lock, kubeconfig, operations/NAME.yaml and
-// logs/NAME/HOST.log.
-// Everything is readable by its owner only.
+// Files is a Store in a directory. DIR/CLUSTER contains state.json, hosts/HOST.json, lock,
+// kubeconfig, operations/NAME.yaml and logs/NAME/HOST.log. Only the owner can read the files.
 type Files string
 
-// DefaultFiles is $XDG_DATA_HOME/orrery/clusters, by default in ~/.local/share.
+// DefaultFiles is the directory $XDG_DATA_HOME/orrery/clusters, by default in ~/.local/share.
 func DefaultFiles() Files {
 	base := os.Getenv("XDG_DATA_HOME")
 	if base == "" {
@@ -38,7 +37,7 @@ func DefaultFiles() Files {
 	return Files(filepath.Join(base, "orrery", "clusters"))
 }
 
-// Path of something of a cluster.
+// Path returns a path in the directory of a cluster.
 func (f Files) Path(cluster string, elem ...string) string {
 	return filepath.Join(append([]string{string(f), cluster}, elem...)...)
 }
@@ -80,7 +79,8 @@ func (f Files) Remove(ctx context.Context, s *State) error {
 	return nil
 }
 
-// Lock implements Store. It does not wait: who waits for a run that takes minutes wants to know.
+// Lock implements Store. It does not wait, since a run takes minutes and the user should know of
+// it.
 func (f Files) Lock(_ context.Context, cluster string) (func(), error) {
 	path := f.Path(cluster, "lock")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -96,7 +96,8 @@ func (f Files) Lock(_ context.Context, cluster string) (func(), error) {
 	return func() { disk.Unlock(file) }, nil
 }
 
-// lock waits, for it is held for a moment only: also when ctx has ended, for how a run ended is recorded, too.
+// lock waits for a lock that is held only briefly. It waits even if ctx has ended, because the end
+// of a run must be recorded.
 func (Files) lock(ctx context.Context, path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (Files) lock(ctx context.Context, path string) (*os.File, error) {
 	return disk.Lock(context.WithoutCancel(ctx), path)
 }
 
-// operationPath of a name, which is CLUSTER-N.
+// operationPath returns the file of an Operation. Its name is CLUSTER-N.
 func (f Files) operationPath(name string) string {
 	cluster, _, _ := cutLast(name, "-")
 	return f.Path(cluster, "operations", name+".yaml")
@@ -117,7 +118,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// update changes a record while no other process does.
+// update changes a record under the lock of the records.
 func (f Files) update(ctx context.Context, name string, change func(*lifecyclev1alpha1.Operation)) (*lifecyclev1alpha1.Operation, error) {
 	path := f.operationPath(name)
 	if _, err := os.Stat(path); err != nil {
@@ -198,7 +199,7 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	return nil
 }
 
-// unfinishedError says that a run stands in the way, and what to do about it.
+// unfinishedError names the Operation that is unfinished and the commands that continue or end it.
 func unfinishedError(op *lifecyclev1alpha1.Operation) error {
 	return fmt.Errorf("operation %s (%s of cluster %s) is unfinished: go on with %q, or end it with %q",
 		op.Name, op.Spec.Action, op.Spec.Cluster, "orrery operation resume "+op.Name, "orrery operation cancel "+op.Name)
@@ -234,12 +235,12 @@ func (f Files) Operations(_ context.Context, cluster string) ([]lifecyclev1alpha
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
 			return c
 		}
-		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name)) // of one second: the names end in numbers
+		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name)) // same second: the names end in numbers
 	})
 	return ops, nil
 }
 
-// Steps implements Store: a file has them all.
+// Steps implements Store. The file has all steps that were kept.
 func (f Files) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.StepRecord, error) {
 	kept, err := f.Operation(ctx, op.Name)
 	if err != nil {
@@ -248,7 +249,7 @@ func (f Files) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]li
 	return kept.Status.Steps, nil
 }
 
-// maxSteps bounds the records of steps in a file, which is written whole.
+// maxSteps bounds the steps in a file, because each write replaces the whole file.
 const maxSteps = 4000
 
 // Record implements Store.
@@ -264,8 +265,8 @@ func (f Files) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	return nil
 }
 
-// newest are at most n records of steps. Steps that ended well go first, the oldest before the others; if there are no more of them, the
-// oldest goes, whatever became of it.
+// newest returns at most n records of steps. It drops steps that ended well first, the oldest of
+// them before others. If that is not enough, it drops the oldest of the rest.
 func newest(steps []lifecyclev1alpha1.StepRecord, n int) []lifecyclev1alpha1.StepRecord {
 	over := len(steps) - n
 	if over <= 0 {
@@ -302,7 +303,7 @@ func (f Files) Log(operation, host string) (io.WriteCloser, error) {
 	return file, nil
 }
 
-// SaveKubeconfig keeps the kubeconfig of a cluster and returns its path.
+// SaveKubeconfig stores the kubeconfig of a cluster and returns its path.
 func (f Files) SaveKubeconfig(cluster string, kubeconfig []byte) (string, error) {
 	path := f.Path(cluster, "kubeconfig")
 	if err := writeFile(path, kubeconfig); err != nil {
@@ -311,7 +312,7 @@ func (f Files) SaveKubeconfig(cluster string, kubeconfig []byte) (string, error)
 	return path, nil
 }
 
-// writeFile replaces a file and makes its directory if need be.
+// writeFile replaces a file and creates its directory if needed.
 func writeFile(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -14,19 +14,19 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// stateVersion is the version of the format in which states are kept. Version 0 was one document with all keys.
+// stateVersion is the version of the stored format. Version 0 was one document with all keys.
 const stateVersion = 1
 
-// keptState is a state as it is kept, without the leaves of hosts.
+// keptState is the stored form of a state, without the leaves of hosts.
 type keptState struct {
 	Version int `json:"version"`
-	// Keys is where version 0 has its keys. Text there has an earlier Orrery refuse the state, which it would otherwise take for
-	// one without keys, and mint others.
+	// Keys is the field in which version 0 has its keys. A string there makes earlier versions of
+	// Orrery refuse the state. They would otherwise find no keys and mint others.
 	Keys string `json:"keys"`
 	*State
-	// Hosts are those that have records. A record of another counts for nothing.
+	// Hosts lists the hosts with records. Records of other hosts are ignored.
 	Hosts []string `json:"hosts"`
-	// Leaves are those that belong to no host, and Renewed their successors.
+	// Leaves are those that belong to no host. Renewed are their successors.
 	Leaves  pki.Bundle `json:"leaves"`
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
@@ -43,14 +43,14 @@ type keptHost struct {
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
 
-// stateV0 is a state of version 0.
+// stateV0 is the stored form of version 0.
 type stateV0 struct {
 	*State
 	Keys    pki.Bundle `json:"keys"`
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
 
-// pieces divides a state into what is kept apart.
+// pieces returns the stored form of a state, and the records by host.
 func (s *State) pieces() (keptState, map[string]*keptHost) {
 	hosts := map[string]*keptHost{}
 	divide := func(leaves pki.Bundle, of func(*keptHost) *pki.Bundle) pki.Bundle {
@@ -87,16 +87,16 @@ func encodePiece(piece any) ([]byte, error) {
 	return content, nil
 }
 
-// laterError is a piece that this version cannot read.
+// laterError means that a piece has a later format than this version can read.
 type laterError struct{ version int }
 
-// Error says what can.
+// Error gives the format and asks for the later version.
 func (e laterError) Error() string {
 	return fmt.Sprintf("a later version of Orrery has written it (its format is %d, and this one knows %d and earlier); use that version", e.version, stateVersion)
 }
 
-// decodeState reads a state without the leaves of hosts; named are the hosts whose records belong to it. A state of version 0 has
-// all leaves, and no records.
+// decodeState reads a state without the leaves of hosts. named lists the hosts with records. A
+// state of version 0 has all leaves and no records.
 func decodeState(content []byte) (s *State, version int, named []string, err error) {
 	var format struct {
 		Version int `json:"version"`
@@ -125,7 +125,8 @@ func decodeState(content []byte) (s *State, version int, named []string, err err
 	return nil, 0, nil, laterError{format.Version}
 }
 
-// decodeHost adds the leaves of a host's record to a state. A record of an earlier cluster of this name is not ours.
+// decodeHost adds the leaves of a host's record to a state. ours is false for the record of an
+// earlier cluster with the same name.
 func (s *State) decodeHost(host string, content []byte) (ours bool, err error) {
 	kept := &keptHost{}
 	if err := json.Unmarshal(content, kept); err != nil {
@@ -148,7 +149,8 @@ func (s *State) decodeHost(host string, content []byte) (ours bool, err error) {
 	return true, nil
 }
 
-// migrate takes in the keys of version 0, in which hosts know a cluster by the SHA-256 of its authority's certificate.
+// migrate reads the keys of version 0. There the hosts know the cluster by the SHA-256 of its
+// authority's certificate.
 func (s *State) migrate(keys, renewed pki.Bundle) {
 	s.Authorities, s.Keys, s.Renewed = pki.Authorities{}, pki.Bundle{}, renewed
 	list := slices.Concat(plan.Authorities(), plan.Keys())

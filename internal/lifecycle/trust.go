@@ -10,12 +10,14 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// loopback is by which a host's API server and etcd are reached, through the connection to the host.
+// loopback is the address of the API server and etcd on a host, seen through the connection to the
+// host.
 const loopback = "127.0.0.1"
 
-// trusting is how a server on the loopback of a host is spoken to. Its certificate has to be of the authority and for the
-// loopback, but may have ended: SSH has said already which host it is, and who renews certificates has to speak to servers whose
-// own have ended.
+// trusting returns the TLS configuration for a server on the loopback of a host. The server's
+// certificate must be of the authority and for the loopback, but may have expired. SSH has already
+// authenticated the host, and renewing certificates must reach servers whose certificates have
+// expired.
 func trusting(authority, client pki.KeyPair) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority.Cert)

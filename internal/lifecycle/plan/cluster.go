@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// ClusterStep is one thing that is done to the cluster as a whole and not on a host: exactly one of the pointers is set. Who
-// does it finds out from the cluster whether it is done, so a run that ended anywhere does all of them again.
+// ClusterStep is a step in the cluster as a whole, not on a host. Exactly one of the pointers is
+// set. The engine asks the cluster whether a step is done, so a resumed run goes through all of
+// them again.
 type ClusterStep struct {
-	// ID is the kind and what it is about, such as drain/h-2. It is unique in a plan.
+	// ID is the kind and the target, such as drain/h-2. It is unique in a plan.
 	ID string `json:"id"`
 
 	Cordon   *Cordon   `json:"cordon,omitempty"`
@@ -25,92 +26,94 @@ type ClusterStep struct {
 	KubeconfigWrite *KubeconfigWrite `json:"kubeconfigWrite,omitempty"`
 }
 
-// EtcdMember is the member of etcd that a host runs: it is added as a learner, promoted once it has caught up, or removed.
+// EtcdMember is the etcd member on a host: added as a learner, promoted once it has caught up, or
+// removed.
 type EtcdMember struct {
 	Host string `json:"host"`
 }
 
-// NodeObject must have these labels, and the taint of a dedicated control plane or not; or it must not be there.
+// NodeObject sets the labels of a Node and the taint of a dedicated control plane, or deletes the
+// Node.
 type NodeObject struct {
 	Name string `json:"name"`
 	Node
 	Delete bool `json:"delete,omitempty"`
 }
 
-// KubeconfigWrite hands the administrator's kubeconfig out.
+// KubeconfigWrite hands out the administrator's kubeconfig.
 type KubeconfigWrite struct {
-	// Endpoint is the URL of the API server in it.
+	// Endpoint is the URL of the API server in the kubeconfig.
 	Endpoint string `json:"endpoint"`
 }
 
-// AddEtcdMember is the step that adds the member of a host.
+// AddEtcdMember returns the step that adds the etcd member of a host.
 func AddEtcdMember(name string) ClusterStep {
 	return ClusterStep{ID: "etcd/add-" + name, EtcdMemberAdd: &EtcdMember{Host: name}}
 }
 
-// PromoteEtcdMember is the step that gives the member of a host its vote.
+// PromoteEtcdMember returns the step that makes the learner on a host a voting member.
 func PromoteEtcdMember(name string) ClusterStep {
 	return ClusterStep{ID: "etcd/promote-" + name, EtcdMemberPromote: &EtcdMember{Host: name}}
 }
 
-// RemoveEtcdMember is the step that removes the member of a host.
+// RemoveEtcdMember returns the step that removes the etcd member of a host.
 func RemoveEtcdMember(name string) ClusterStep {
 	return ClusterStep{ID: "etcd/remove-" + name, EtcdMemberRemove: &EtcdMember{Host: name}}
 }
 
-// SettleNode is the step that gives a Node what its kubelet may not give it.
+// SettleNode returns the step that sets labels and taints which a kubelet must not set itself.
 func SettleNode(name string, n Node) ClusterStep {
 	return ClusterStep{ID: "node/" + name, NodeObject: &NodeObject{Name: name, Node: n}}
 }
 
-// DeleteNode is the step that deletes a Node.
+// DeleteNode returns the step that deletes a Node.
 func DeleteNode(name string) ClusterStep {
 	return ClusterStep{ID: "node/" + name, NodeObject: &NodeObject{Name: name, Delete: true}}
 }
 
-// WriteKubeconfig is the step that hands the administrator's kubeconfig out.
+// WriteKubeconfig returns the step that hands out the administrator's kubeconfig.
 func WriteKubeconfig(endpoint string) ClusterStep {
 	return ClusterStep{ID: "kubeconfig", KubeconfigWrite: &KubeconfigWrite{Endpoint: endpoint}}
 }
 
-// Cordon keeps new pods from a node, and notes on the Node that the cordon is ours. A node that was cordoned already is left as
-// it is: that cordon is an administrator's.
+// Cordon marks a node unschedulable and annotates the Node. A node that is cordoned already stays
+// as it is: that cordon is an administrator's.
 type Cordon struct {
 	Node string `json:"node"`
 }
 
-// Drain moves the pods of a node away, within their disruption budgets.
+// Drain evicts the pods of a node, within their disruption budgets.
 type Drain struct {
 	Node string `json:"node"`
 }
 
-// Uncordon takes a cordon of ours back, and no other.
+// Uncordon removes a cordon that a run has set, and no other.
 type Uncordon struct {
 	Node string `json:"node"`
 }
 
-// CordonNode is the step that cordons a node.
+// CordonNode returns the step that cordons a node.
 func CordonNode(name string) ClusterStep {
 	return ClusterStep{ID: "cordon/" + name, Cordon: &Cordon{Node: name}}
 }
 
-// DrainNode is the step that drains a node.
+// DrainNode returns the step that drains a node.
 func DrainNode(name string) ClusterStep {
 	return ClusterStep{ID: "drain/" + name, Drain: &Drain{Node: name}}
 }
 
-// UncordonNode is the step that uncordons a node.
+// UncordonNode returns the step that uncordons a node.
 func UncordonNode(name string) ClusterStep {
 	return ClusterStep{ID: "uncordon/" + name, Uncordon: &Uncordon{Node: name}}
 }
 
-// Kind of a step, such as Drain.
+// Kind returns the kind of a step, such as Drain.
 func (s ClusterStep) Kind() string {
 	kind, _ := s.describe()
 	return kind
 }
 
-// Target of a step: what it is about.
+// Target returns the name of the node, host or group, or the endpoint, that the step is about.
 func (s ClusterStep) Target() string {
 	_, target := s.describe()
 	return target
@@ -143,7 +146,7 @@ func (s ClusterStep) describe() (kind, target string) {
 	}
 }
 
-// Disruption is what a step disturbs.
+// Disruption returns what a step disturbs.
 func (s ClusterStep) Disruption() Disruption {
 	if s.Drain != nil {
 		return DisruptionDrain
@@ -151,22 +154,23 @@ func (s ClusterStep) Disruption() Disruption {
 	return DisruptionNone
 }
 
-// ClusterFacts are what a plan depends on of the cluster itself.
+// ClusterFacts is the state of the cluster that a plan depends on.
 type ClusterFacts struct {
-	// Built is true of a cluster that is built: what changes in it is seen object by object.
+	// Built is true if the cluster is built. Its object changes are then compared one by one.
 	Built bool
-	// Cordoned names the nodes that bear our mark: a run has cordoned them and did not come to uncordon them.
+	// Cordoned names the nodes that a run has cordoned and not uncordoned.
 	Cordoned []string
-	// Unsettled names the Nodes that are not as they must be.
+	// Unsettled names the nodes whose labels or taints must change.
 	Unsettled []string
-	// Joining names the hosts whose etcd is to join one that is there.
+	// Joining names the hosts whose etcd will join an existing etcd cluster.
 	Joining []string
-	// Kubeconfig is true if the administrator's kubeconfig has to be written again.
+	// Kubeconfig is true if the administrator's kubeconfig must be handed out again.
 	Kubeconfig bool
 }
 
-// ClusterSteps are the steps of the cluster that bringing hosts to a plan takes: members join etcd one after another, hosts are
-// drained as the rollout says, nodes that an earlier run has left cordoned are uncordoned, and a new cluster gets its objects.
+// ClusterSteps returns the steps in the cluster for a plan. Members join etcd one after another.
+// Hosts are drained as the rollout says. Nodes that an earlier run left cordoned are uncordoned. A
+// new cluster gets its objects.
 func ClusterSteps(p *Plan, works []Work, rollout *Rollout, cluster ClusterFacts, objects []Objects) []ClusterStep {
 	var steps, after []ClusterStep
 	for _, name := range cluster.Joining {
@@ -201,7 +205,8 @@ func ClusterSteps(p *Plan, works []Work, rollout *Rollout, cluster ClusterFacts,
 	return append(steps, after...)
 }
 
-// AfterCordon is what ends a cordon of ours: the node takes pods again, or goes, if its host is to be no node any more.
+// AfterCordon returns the step that ends a cordon: it uncordons the node, or deletes it if the plan
+// does not make its host a node any more.
 func (p *Plan) AfterCordon(name string) ClusterStep {
 	if slices.ContainsFunc(p.Hosts, func(h Host) bool { return h.Name == name && !isNode(h, Applied{}) }) {
 		return DeleteNode(name)
@@ -209,14 +214,15 @@ func (p *Plan) AfterCordon(name string) ClusterStep {
 	return UncordonNode(name)
 }
 
-// around are the steps of the cluster before and after work on a host that pods would notice.
+// around returns the steps before and after work on a host that disturbs its pods.
 func (w Work) around(p *Plan) (before, after []ClusterStep) {
 	name := w.Host.Name
 	return []ClusterStep{CordonNode(name), DrainNode(name)}, []ClusterStep{p.AfterCordon(name)}
 }
 
-// LeaveSteps are the steps of the cluster that taking hosts out of it takes before the others are told, and after all that was done on
-// the hosts is undone. Pods of a host that does not answer cannot be moved, and its Node goes.
+// LeaveSteps returns the steps in the cluster for removing hosts: before the other hosts change,
+// and after the removed hosts are undone. Pods of an unreachable host cannot be moved, so its Node
+// is deleted.
 func LeaveSteps(leaving, members []string, facts map[string]Facts) (before, after []ClusterStep) {
 	for _, name := range leaving {
 		if f, reached := facts[name]; reached && isNode(Host{}, f.Applied) {
@@ -234,7 +240,7 @@ func LeaveSteps(leaving, members []string, facts map[string]Facts) (before, afte
 	return before, after
 }
 
-// stepLines says what the steps are, those of one kind that follow each other in one line.
+// stepLines describes the steps, one line for each kind.
 func stepLines(steps []ClusterStep) []string {
 	var kinds []string
 	targets := map[string][]string{}

@@ -5,63 +5,63 @@ import (
 	"strings"
 )
 
-// Content is all that a plan puts on hosts or into the cluster and that comes from elsewhere.
+// Content is everything from external sources that a plan puts on hosts or into the cluster.
 type Content struct {
 	// Files that hosts need.
 	Files []Blob `json:"files,omitempty"`
 	// Objects of the cluster, by group.
 	Objects []Objects `json:"objects,omitempty"`
-	// Images that the hosts' runtime and the objects name, as hosts pull them.
+	// Images that the container runtime and the objects refer to, with the registry that hosts use.
 	Images []Image `json:"images,omitempty"`
 }
 
-// Image is one that hosts pull.
+// Image is an image that hosts pull.
 type Image struct {
 	Reference string `json:"reference"`
-	// For what: a group of objects, or sandbox for that of every pod.
+	// For is the group of objects that uses the image, or sandbox for the image of every pod.
 	For string `json:"for"`
 }
 
-// Objects are applied together through the API server. What they are is said by what they are made from, never by what a chart is
-// rendered to: charts may call random functions.
+// Objects are applied together through the API server. They are identified by their sources and not
+// by the rendered charts, because charts may call random functions.
 type Objects struct {
-	// Group is bootstrap, network, dns, or addon- and the add-on's name.
+	// Group is bootstrap, network, dns, or the add-on's name after "addon-".
 	Group string `json:"group"`
-	// Namespace of those that name none.
+	// Namespace of objects that name none.
 	Namespace string `json:"namespace,omitempty"`
-	// Sources that they are made from, in their order.
+	// Sources of the objects, in their order.
 	Sources []Source `json:"sources,omitempty"`
-	// Registry and RegistryNamespace are what takes the place of the registry, and of the first part of the path, in their images.
+	// Registry replaces the registry in images, and RegistryNamespace the first part of the path.
 	Registry          string `json:"registry,omitempty"`
 	RegistryNamespace string `json:"registryNamespace,omitempty"`
 }
 
-// SourceKind is what a source is.
+// SourceKind is the kind of a source.
 type SourceKind string
 
 // The kinds of sources.
 const (
 	SourceChart    SourceKind = "Chart"
 	SourceManifest SourceKind = "Manifest"
-	// SourceBuiltIn are objects of our own.
+	// SourceBuiltIn means objects that are part of Orrery.
 	SourceBuiltIn SourceKind = "BuiltIn"
 )
 
-// Source is what objects are made from.
+// Source is a source of objects.
 type Source struct {
 	Kind SourceKind `json:"kind"`
-	// Location is a URL without what is secret in it, or a path.
+	// Location is a URL without its secret parts, or a path.
 	Location string `json:"location,omitempty"`
 	// Name and Version of a chart.
 	Name    string `json:"name,omitempty"`
 	Version string `json:"version,omitempty"`
-	// Digest of the archive, of the files of a chart's directory, of the manifest, or of our own objects.
+	// Digest of the archive, the files of a chart's directory, the manifest, or the built-in objects.
 	Digest string `json:"digest"`
-	// Values is the digest of what a chart is rendered with.
+	// Values is the digest of the values of a chart.
 	Values string `json:"values,omitempty"`
 }
 
-// String says what a source is in a few words.
+// String describes a source, with the first 12 characters of its digest.
 func (s Source) String() string {
 	digest := strings.TrimPrefix(s.Digest, "sha256:")
 	digest = digest[:min(len(digest), 12)]
@@ -75,7 +75,7 @@ func (s Source) String() string {
 	return "built in"
 }
 
-// ApplyObjects is the step that applies a group of objects.
+// ApplyObjects returns the step that applies a group of objects.
 func ApplyObjects(o Objects) ClusterStep {
 	return ClusterStep{ID: "objects/" + o.Group, Objects: &o}
 }

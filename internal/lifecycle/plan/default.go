@@ -7,7 +7,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Default sets what the spec leaves out. What is set stays as it is.
+// Default sets fields that the spec leaves out. name is the default of kubernetes.clusterName.
 func Default(name string, spec *clusterv1alpha1.Provision) {
 	for i := range spec.Hosts {
 		defaultHost(&spec.Hosts[i])

@@ -15,62 +15,64 @@ type Op string
 
 // The operations.
 const (
-	// OpAdd does a step that was not there.
+	// OpAdd does a step for the first time.
 	OpAdd Op = "add"
-	// OpChange does a step again, because it is to be otherwise.
+	// OpChange does a step again, because the plan has changed it.
 	OpChange Op = "change"
-	// OpRepair does a step again, because the host is not as it was left, or because it was not finished.
+	// OpRepair does a step again, because the host differs from what was applied, or the step was not
+	// finished.
 	OpRepair Op = "repair"
 	// OpRemove undoes a step.
 	OpRemove Op = "remove"
 )
 
-// Change is one step that is done or undone on a host.
+// Change is a step that is done or undone on a host.
 type Change struct {
 	Host  string  `json:"host"`
 	Stage StageID `json:"stage,omitempty"`
 	Step  string  `json:"step"`
-	// Kind of the step, such as File. It is empty for a step that is removed and not known any more.
+	// Kind of the step, such as File. It is empty for a removed step that is not known any more.
 	Kind string `json:"kind,omitempty"`
 	Op   Op     `json:"op"`
-	// Target is what is changed: a path, or the name of a unit.
+	// Target is what changes: a path, or the name of a unit.
 	Target     string     `json:"target,omitempty"`
 	Disruption Disruption `json:"disruption"`
-	// Detail is a unified diff, or how the host differs from what was applied. It never has secrets.
+	// Detail is a unified diff, or how the host differs from what was applied. It contains no secrets.
 	Detail string `json:"detail,omitempty"`
 }
 
 // Changes are what a run would do.
 type Changes struct {
 	Cluster string `json:"cluster"`
-	// Hash changes when anything does that the run would do, or what it starts from.
+	// Hash covers everything that the run would do, and the state that it starts from.
 	Hash  string   `json:"hash"`
 	Items []Change `json:"items"`
-	// Undone names the hosts on which all that was done is undone.
+	// Undone names the hosts on which all steps are undone.
 	Undone []string `json:"undone,omitempty"`
-	// Steps are done to the cluster as a whole.
+	// Steps in the cluster as a whole.
 	Steps []ClusterStep `json:"steps,omitempty"`
-	// Rollout is the order in which the hosts are changed. It is no part of the hash: whoever runs it says how careful it is.
+	// Rollout is the order in which the hosts change. It is not in the hash, since each run may choose
+	// it.
 	Rollout *Rollout `json:"rollout,omitempty"`
-	// Content is what the plan needs from elsewhere, whether something of it changes or not.
+	// Content is what the plan needs from external sources, whether it changes or not.
 	Content Content `json:"content,omitzero"`
-	// Outages say what of the cluster does not answer meanwhile, because there is no spare of it.
+	// Outages describes what does not answer during the changes, because the cluster has no spare.
 	Outages []string `json:"outages,omitempty"`
-	// OnHosts is the hash of what is done on hosts.
+	// OnHosts is the hash of the changes on hosts.
 	OnHosts string `json:"-"`
 }
 
 // Nothing reports whether there is nothing to do.
 func (c *Changes) Nothing() bool { return len(c.Items)+len(c.Steps) == 0 }
 
-// Undo adds hosts on which all that was done is undone.
+// Undo adds the removal of all applied steps on hosts.
 func (c *Changes) Undo(facts map[string]Facts, hosts ...string) {
 	applied := map[string][]AppliedStep{}
 	for _, name := range hosts {
 		applied[name] = slices.Clone(facts[name].Applied.Steps)
 		gone := make(map[string]AppliedStep, len(applied[name]))
 		for i := range applied[name] {
-			// How a step drifted is not known of a host that lost its agent, and says nothing of how it is undone.
+			// A host without agent has no known drift, and drift does not matter for undoing.
 			applied[name][i].Drift = ""
 			gone[applied[name][i].ID] = applied[name][i]
 		}
@@ -85,8 +87,8 @@ func (c *Changes) Undo(facts map[string]Facts, hosts ...string) {
 	c.SetCluster(c.Steps, c.Content)
 }
 
-// SetCluster sets what is done to the cluster as a whole, and what comes from elsewhere. The hash covers both, but the images: those
-// of charts are known by rendering only.
+// SetCluster sets the steps in the cluster and the content. The hash covers both, except for
+// images: those of charts are known only by rendering.
 func (c *Changes) SetCluster(steps []ClusterStep, content Content) {
 	c.Steps, c.Content = steps, content
 	c.Hash = hash(struct {
@@ -96,8 +98,8 @@ func (c *Changes) SetCluster(steps []ClusterStep, content Content) {
 	}{c.OnHosts, c.Steps, content.Objects})
 }
 
-// Diff compares a plan with what was applied to its hosts. The old plan, which may be nil, is used to show how contents
-// differ. Hosts that are not in the plan are left as they are.
+// Diff compares a plan with what was applied to its hosts. Hosts that are not in the plan stay as
+// they are. With the old plan, the changes have diffs of contents. old may be nil.
 func Diff(p *Plan, facts map[string]Facts, old *Plan) *Changes {
 	c := &Changes{Cluster: p.Cluster, Items: []Change{}}
 	before := placesOf(old)
@@ -122,7 +124,7 @@ type place struct {
 	stage StageID
 }
 
-// placesOf are the steps of a plan, by host and by ID.
+// placesOf returns the steps of a plan, by host and step ID. p may be nil.
 func placesOf(p *Plan) map[string]map[string]place {
 	all := map[string]map[string]place{}
 	if p == nil {
@@ -171,7 +173,8 @@ func diffHost(h Host, applied []AppliedStep, before map[string]place) []Change {
 	return append(removals(h.Name, applied, gone, before), changes...)
 }
 
-// removals are the steps that are applied and no longer planned, latest first: so they are undone.
+// removals returns the applied steps that are not planned any more, in the order of undoing: the
+// latest first.
 func removals(host string, applied []AppliedStep, gone map[string]AppliedStep, before map[string]place) []Change {
 	var changes []Change
 	for _, a := range slices.Backward(applied) {
@@ -187,7 +190,8 @@ func removals(host string, applied []AppliedStep, gone map[string]AppliedStep, b
 	return changes
 }
 
-// removal is what undoing a step disturbs. Its ID says so, for the step may not be known any more.
+// removal returns what undoing a step disturbs, by its ID, since the step may not be known any
+// more.
 func removal(id string) Disruption {
 	switch {
 	case id == stepEtcdData:
@@ -201,13 +205,13 @@ func removal(id string) Disruption {
 	}
 }
 
-// Kind of a step, such as File.
+// Kind returns the kind of a step, such as File.
 func (s Step) Kind() string {
 	kind, _ := s.describe()
 	return kind
 }
 
-// Target of a step: a path, the name of a unit, or what else it is about.
+// Target returns what a step is about: a path, the name of a unit, or similar.
 func (s Step) Target() string {
 	_, target := s.describe()
 	return target
@@ -251,7 +255,8 @@ func (p Probe) target() string {
 	}
 }
 
-// content of a step as lines of text, empty if it is secret or has none that says more than its target.
+// content returns the content of a step as lines. It is empty if it is secret, or says no more than
+// the target.
 func (s Step) content() string {
 	switch {
 	case s.File != nil && !s.File.Secret:
@@ -264,7 +269,7 @@ func (s Step) content() string {
 		return strings.Join(s.Modules.Names, "\n") + "\n"
 	case s.Unit != nil:
 		u := *s.Unit
-		// Of what the unit reads there is a change of its own.
+		// The files that the unit reads have changes of their own.
 		return strings.Join(u.Command, "\n") + "\n" + assignments(u.Env)
 	default:
 		return ""
@@ -279,7 +284,7 @@ func assignments(values map[string]string) string {
 	return b.String()
 }
 
-// contentDiff is a unified diff of what two steps with one ID put on a host, empty if that is secret.
+// contentDiff returns a unified diff of the contents of two steps. It is empty for secret contents.
 func contentDiff(from, to Step) string {
 	a, b := from.content(), to.content()
 	if a == b || (from.File != nil && from.File.Secret) || (to.File != nil && to.File.Secret) {
@@ -288,7 +293,7 @@ func contentDiff(from, to Step) string {
 	text, err := difflib.GetUnifiedDiffString(difflib.UnifiedDiff{
 		A: slices.Collect(strings.Lines(a)), B: slices.Collect(strings.Lines(b)), FromFile: from.Target(), ToFile: to.Target(), Context: 3,
 	})
-	if err != nil { // it is written to memory
+	if err != nil { // writing to memory does not fail
 		return ""
 	}
 	return text

@@ -2,7 +2,8 @@ package plan
 
 import "slices"
 
-// distributions says which package managers a Linux has, by ID of its os-release. Some come with either.
+// distributions maps the ID of os-release to the package managers of that Linux. Some come with
+// either.
 var distributions = map[string][]string{
 	"debian": {managerAPT}, "ubuntu": {managerAPT}, "raspbian": {managerAPT}, "linuxmint": {managerAPT}, "deepin": {managerAPT},
 	"rhel": {managerDNF, managerYUM}, "centos": {managerDNF, managerYUM}, "rocky": {managerDNF, managerYUM},
@@ -14,7 +15,7 @@ var distributions = map[string][]string{
 	"opensuse-tumbleweed": {managerZypper},
 }
 
-// Package managers, as Packages names them.
+// Package managers, as in Packages.Manager.
 const (
 	managerAPT    = "apt"
 	managerDNF    = "dnf"
@@ -22,10 +23,10 @@ const (
 	managerZypper = "zypper"
 )
 
-// programs of the package managers.
+// programs maps package managers to their programs.
 var programs = map[string]string{managerAPT: "apt-get", managerDNF: "dnf", managerYUM: "yum", managerZypper: "zypper"}
 
-// packages that have a tool, where they are not named as the tool is; "" is any other manager.
+// packages maps tools to packages with other names, by package manager. "" is any other manager.
 var packages = map[string]map[string]string{
 	"nft":       {"": "nftables"},
 	"ip6tables": {"": "iptables"},
@@ -35,7 +36,8 @@ var packages = map[string]map[string]string{
 	"modprobe":  {"": "kmod"},
 }
 
-// managers that the host's Linux may have, by its ID, else by what it is like; empty if it is not known.
+// managers returns the package managers that the host's Linux may have, by its ID, else by ID_LIKE.
+// It is empty for an unknown Linux.
 func managers(f Facts) []string {
 	for _, id := range append([]string{f.OS}, f.OSLike...) {
 		if m, ok := distributions[id]; ok {
@@ -45,7 +47,8 @@ func managers(f Facts) []string {
 	return nil
 }
 
-// PackageManager is that of the host: apt, dnf, yum or zypper, or empty if it has none that we know.
+// PackageManager returns the package manager of the host: apt, dnf, yum or zypper, or empty if
+// there is none of these.
 func PackageManager(f Facts) string {
 	for _, manager := range append(slices.Clone(managers(f)), managerAPT, managerDNF, managerYUM, managerZypper) {
 		if slices.Contains(f.Tools, programs[manager]) {
@@ -55,7 +58,7 @@ func PackageManager(f Facts) string {
 	return ""
 }
 
-// packageOf is the package that has a tool.
+// packageOf returns the package that contains a tool.
 func packageOf(tool, manager string) string {
 	names := packages[tool]
 	if name, ok := names[manager]; ok {

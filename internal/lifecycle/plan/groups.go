@@ -11,13 +11,13 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// maxHosts is the most hosts that a cluster has.
+// maxHosts is the maximum number of hosts in a cluster.
 const maxHosts = 1000
 
 var rangePattern = regexp.MustCompile(`^([^\[\]]*)\[([0-9]{1,9}):([0-9]{1,9})\]([^\[\]]*)$`)
 
-// Expand returns the hosts of each role, in the order of the groups: node[1:3] is node1, node2 and node3, and node[01:10]
-// is node01 to node10.
+// Expand returns the hosts of each role, in the order of the groups. node[1:3] means node1, node2
+// and node3. node[01:10] means node01 to node10.
 func Expand(groups map[clusterv1alpha1.Role]clusterv1alpha1.HostNames) (map[clusterv1alpha1.Role][]string, error) {
 	var problems []error
 	expanded := make(map[clusterv1alpha1.Role][]string, len(groups))
@@ -42,7 +42,7 @@ func Expand(groups map[clusterv1alpha1.Role]clusterv1alpha1.HostNames) (map[clus
 	return expanded, nil
 }
 
-// expand returns the names that an item of a group stands for.
+// expand returns the names that an item of a group means.
 func expand(item string) ([]string, error) {
 	if !strings.ContainsAny(item, "[]") {
 		return []string{item}, nil
@@ -77,7 +77,7 @@ func expand(item string) ([]string, error) {
 	return names, nil
 }
 
-// unique returns the names without those that were there before.
+// unique removes repeated names. It reuses the memory of names.
 func unique(names []string) []string {
 	seen := make(map[string]bool, len(names))
 	return slices.DeleteFunc(names, func(name string) bool {

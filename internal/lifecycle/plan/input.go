@@ -8,7 +8,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// FileNames are the names, in the catalogue, of the files that hosts need.
+// FileNames are the names, in the catalog, of the files that hosts need.
 var FileNames = []string{
 	fileEtcd, fileAPIServer, fileControllerManager, fileScheduler, fileKubectl,
 	fileKubelet, fileKubeProxy, fileContainerd, fileRunc, fileCNIPlugins,
@@ -27,24 +27,26 @@ const (
 	fileCNIPlugins        = "cni-plugins"
 )
 
-// ImageNames are the names of the images that Input.Images has.
+// ImageNames are the keys of Input.Images.
 var ImageNames = []string{imagePause}
 
 const imagePause = "pause"
 
-// Input is all that a plan depends on.
+// Input is everything that a plan depends on.
 type Input struct {
-	// Name of the cluster, and ID, by which its hosts know it.
+	// Name and ID of the cluster. Hosts know the cluster by its ID.
 	Name, ID string
-	// Spec is defaulted and validated.
+	// Spec has its defaults and is valid.
 	Spec *clusterv1alpha1.Provision
-	// Facts of each host, by name. A host without facts could not be reached: it counts as a member of the cluster, and
-	// nothing is planned for it.
+	// Facts of each host, by name. A host without facts could not be reached. It counts as a member of
+	// the cluster, and nothing is planned for it.
 	Facts map[string]Facts
-	// Keys has all that Authorities, Keys and Leaves name. Of an authority and of a key without a certificate it has what
-	// pki.Authority.Pair returns: what signs, and all that is trusted.
+	// Keys has all entries that Authorities, Keys and Leaves name. Those of authorities and of keys
+	// without a certificate are as pki.Authority.Pair returns them: the signing key, and all
+	// certificates to trust.
 	Keys pki.Bundle
-	// InUse has the pairs that the hosts have, where Keys has their successors. Preflight says, as of Now, which are about to end.
+	// InUse has the pairs that hosts use, where Keys has their successors. Preflight warns of those
+	// that expire soon after Now.
 	InUse pki.Bundle
 	Now   time.Time
 	// Files are those of FileNames, by architecture.
@@ -53,24 +55,26 @@ type Input struct {
 	Digests map[string]string
 	// Agents are the digests of the agent, by architecture.
 	Agents map[string]string
-	// Images are full references, as hosts pull them, by name.
+	// Images are full references, by name.
 	Images map[string]string
-	// EtcdBootstrap says, by host, how its etcd first started.
+	// EtcdBootstrap has, by host, how its etcd first started.
 	EtcdBootstrap map[string]EtcdBootstrap
-	// ExternalEtcd is what is needed to reach an etcd that is not ours.
+	// ExternalEtcd has the credentials for an external etcd.
 	ExternalEtcd *ExternalEtcd
 }
 
-// EtcdBootstrap says how an etcd member first started. It is fixed from then on, so that adding or removing a member does
-// not restart the others.
+// EtcdBootstrap is how an etcd member first started. It never changes, so that adding or removing a
+// member does not restart the others.
 type EtcdBootstrap struct {
-	// Members are the peer URLs, by host, of the initial cluster, with the host itself; see EtcdPeers.
+	// Members are the peer URLs of the initial cluster, by host, including the host itself. See
+	// EtcdPeers.
 	Members map[string]string `json:"members"`
-	// Join is true for a host that joined an etcd that was there already.
+	// Join is true for a host that joined an existing etcd cluster.
 	Join bool `json:"join,omitempty"`
 }
 
-// ExternalEtcd are the PEM contents with which an external etcd is reached. All are empty for one without TLS.
+// ExternalEtcd has the PEM contents for connections to an external etcd. All are empty for an etcd
+// without TLS.
 type ExternalEtcd struct {
 	CA, Cert, Key []byte
 }

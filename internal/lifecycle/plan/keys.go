@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// The authorities. They are separate because each vouches for something else: a client of etcd must not thereby be a user,
-// and a user not speak for others.
+// The authorities. They are separate, so that a client of etcd is not also a user of Kubernetes,
+// and a user cannot act as the front proxy.
 const (
 	AuthorityCluster    = "ca"
 	AuthorityEtcd       = "etcd-ca"
@@ -23,13 +23,14 @@ const (
 // KeyServiceAccounts signs the tokens of service accounts.
 const KeyServiceAccounts = "sa"
 
-// The leaves that belong to no host: those of the administrator and of etcd's administrator, who are us.
+// The leaves that belong to no host: those of the administrators of the cluster and of etcd. Orrery
+// uses them itself.
 const (
 	LeafAdmin     = "admin"
 	LeafEtcdAdmin = "etcd-admin"
 )
 
-// The leaves of a host, each named HOST/LEAF.
+// The leaves of a host. Their full names are HOST/LEAF.
 const (
 	leafAPIServer         = "apiserver"
 	leafKubeletClient     = "apiserver-kubelet-client"
@@ -44,25 +45,26 @@ const (
 	leafEtcdPeer          = "etcd-peer"
 )
 
-// Names of users and groups that Kubernetes knows.
+// Users and groups that Kubernetes defines.
 const (
 	groupMasters = "system:masters"
 	groupNodes   = "system:nodes"
 	userNode     = "system:node:"
-	// userKubeletClient is bound to system:kubelet-api-admin by the objects that a cluster starts with.
+	// The bootstrap objects bind userKubeletClient to system:kubelet-api-admin.
 	userKubeletClient = "kube-apiserver-kubelet-client"
 )
 
-// Authorities that a cluster has.
+// Authorities returns the names of the authorities of a cluster.
 func Authorities() []string {
 	return []string{AuthorityCluster, AuthorityEtcd, AuthorityFrontProxy}
 }
 
-// Keys without a certificate that a cluster has.
+// Keys returns the names of the keys without a certificate.
 func Keys() []string { return []string{KeyServiceAccounts} }
 
-// Leaves are the certificates that the plan of a valid spec needs. A host's do not depend on the other hosts, so that none
-// is restarted when another comes or goes.
+// Leaves returns the certificates that the plan of a valid spec needs, or nil for an invalid spec.
+// The leaves of a host do not depend on other hosts. Adding or removing a host therefore restarts
+// no other.
 func Leaves(name string, spec *clusterv1alpha1.Provision) []pki.Leaf {
 	t, err := resolve(name, spec)
 	if err != nil {
@@ -91,7 +93,7 @@ func Leaves(name string, spec *clusterv1alpha1.Provision) []pki.Leaf {
 
 func (t *topology) etcdLeaves(m member) []pki.Leaf {
 	names, ips := []string{"localhost", m.Name}, texts(m.ips, "127.0.0.1", "::1")
-	// A server is a client too: of itself, when it is probed, and of the other members.
+	// A server is also a client: of itself in probes, and of the other members.
 	return []pki.Leaf{
 		{Name: leafName(m, leafEtcdServer), Authority: AuthorityEtcd, CommonName: m.Name, DNSNames: names, IPs: ips, Client: true, Server: true},
 		{Name: leafName(m, leafEtcdPeer), Authority: AuthorityEtcd, CommonName: m.Name, DNSNames: names, IPs: ips, Client: true, Server: true},
@@ -118,7 +120,8 @@ func (t *topology) controlPlaneLeaves(m member) []pki.Leaf {
 	return leaves
 }
 
-// apiServerLeaf names all by which an API server is reached: by pods, by the load balancers of the hosts, from outside.
+// apiServerLeaf has all names and addresses of an API server: for pods, the load balancers of
+// hosts, and clients outside the cluster.
 func (t *topology) apiServerLeaf(m member) pki.Leaf {
 	domain := t.spec.Kubernetes.DNSDomain
 	names := []string{"localhost", m.Name, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain}
@@ -154,7 +157,7 @@ func (t *topology) nodeLeaves(m member) []pki.Leaf {
 
 func leafName(m member, leaf string) string { return m.Name + "/" + leaf }
 
-// texts are addresses as text, with some more.
+// texts returns addresses as text, and more after them.
 func texts(ips []netip.Addr, more ...string) []string {
 	all := make([]string, 0, len(ips)+len(more))
 	for _, ip := range ips {
@@ -163,7 +166,7 @@ func texts(ips []netip.Addr, more ...string) []string {
 	return append(all, more...)
 }
 
-// Kubeconfig renders a kubeconfig with one cluster and one user, who has a client certificate.
+// Kubeconfig renders a kubeconfig with one cluster and one user with a client certificate.
 func Kubeconfig(cluster, server, user string, ca []byte, client pki.KeyPair) ([]byte, error) {
 	content, err := yaml.Marshal(clientcmdv1.Config{
 		APIVersion: "v1", Kind: "Config",

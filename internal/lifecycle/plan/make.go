@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Make plans a cluster. The same input makes the same plan.
+// Make plans a cluster. The same input gives the same plan. Hosts without facts get no plan.
 func Make(in Input) (*Plan, error) {
 	t, err := resolve(in.Name, in.Spec)
 	if err != nil {
@@ -42,7 +42,7 @@ type maker struct {
 
 	in    Input
 	blobs map[string]*Blob
-	// missing is what the input lacks.
+	// missing lists errors about missing input.
 	missing []error
 }
 
@@ -70,8 +70,8 @@ func (m *maker) host(of member, facts Facts) Host {
 	return host
 }
 
-// node says what the Node object must have. All labels are here and none is the kubelet's, for a kubelet sets its labels
-// only when it registers, and may not set those of roles.
+// node returns what the Node must have beside the settings of the kubelet. All labels are here,
+// since a kubelet sets labels only when it registers, and must not set those of roles.
 func (m member) node() Node {
 	if !m.isNode() {
 		return Node{}
@@ -91,7 +91,7 @@ func (m *maker) lackf(format string, args ...any) {
 	m.missing = append(m.missing, fmt.Errorf(format, args...))
 }
 
-// pair is a key pair of the cluster.
+// pair returns a key pair of the cluster. A missing one is added to missing.
 func (m *maker) pair(name string) pki.KeyPair {
 	pair, ok := m.in.Keys[name]
 	if !ok {
@@ -100,10 +100,11 @@ func (m *maker) pair(name string) pki.KeyPair {
 	return pair
 }
 
-// leaf is a key pair of the host.
+// leaf returns a key pair of the host.
 func (h *hostMaker) leaf(name string) pki.KeyPair { return h.pair(leafName(h.member, name)) }
 
-// artifact places a file of the catalogue, or the members of an archive, in a directory.
+// artifact returns the step that installs a file of the catalog, or the members of an archive, in
+// dir.
 func (h *hostMaker) artifact(name, dir string, d Disruption) Step {
 	file, ok := h.file(name)
 	if !ok {
@@ -135,7 +136,7 @@ func (h *hostMaker) file(name string) (catalog.File, bool) {
 	return h.in.Files[h.facts.Arch][i], true
 }
 
-// kubeconfig is a file with the credentials of a leaf of the host.
+// kubeconfig returns a file with the credentials of a leaf.
 func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair, d Disruption) Step {
 	content, err := Kubeconfig(h.spec.Kubernetes.ClusterName, server, user, h.pair(AuthorityCluster).Cert, client)
 	if err != nil {
@@ -144,7 +145,7 @@ func (h *hostMaker) kubeconfig(id, path, server, user string, client pki.KeyPair
 	return secretFile(id, path, content, d)
 }
 
-// certificate is the two files PATH.crt and PATH.key.
+// certificate returns the steps for the files PATH.crt and PATH.key.
 func certificate(id, path string, pair pki.KeyPair, d Disruption) []Step {
 	return []Step{
 		file(id+".crt", path+".crt", pair.Cert, d),
@@ -152,12 +153,12 @@ func certificate(id, path string, pair pki.KeyPair, d Disruption) []Step {
 	}
 }
 
-// directory is one that others may have files in, too.
+// directory returns a directory that may contain files of others.
 func directory(id, path string) Step {
 	return Step{ID: id, Directory: &Directory{Path: path, Mode: "0755"}}
 }
 
-// dataDirectory is one that only components of the cluster write to.
+// dataDirectory returns a directory that only components of the cluster write to.
 func dataDirectory(id, path, mode string) Step {
 	return Step{ID: id, Directory: &Directory{Path: path, Mode: mode, Owned: true}}
 }
@@ -170,7 +171,7 @@ func secretFile[T ~string | ~[]byte](id, path string, content T, d Disruption) S
 	return Step{ID: id, Disruption: d, File: &File{Path: path, Mode: "0600", Content: string(content), Secret: true}}
 }
 
-// unit of a component is restarted when one of the steps that it reads changes.
+// unit returns the unit of a component. A change in one of the steps reads restarts it.
 func unit(component string, u Unit, reads ...Step) Step {
 	hashes := make([]string, 0, len(reads))
 	for _, s := range reads {
@@ -180,11 +181,11 @@ func unit(component string, u Unit, reads ...Step) Step {
 	return Step{ID: component + suffixUnit, Disruption: DisruptionRestart, Unit: &u}
 }
 
-// flags of a program, by name.
+// flags are the flags of a program, by name.
 type flags map[string]string
 
-// command is a program with its flags in order, and those of the user after them: a flag of the user takes the place of
-// ours with the same name.
+// command returns a program with our flags in order and then the user's. A flag of the user
+// replaces ours with the same name.
 func command(program string, ours flags, users clusterv1alpha1.Args) []string {
 	line := []string{binDir + "/" + program}
 	taken := map[string]bool{}
@@ -203,7 +204,7 @@ func command(program string, ours flags, users clusterv1alpha1.Args) []string {
 	return line
 }
 
-// gates are feature gates as a flag.
+// gates formats feature gates for a flag.
 func gates(all map[string]bool) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {

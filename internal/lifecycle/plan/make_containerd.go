@@ -16,7 +16,7 @@ func (h *hostMaker) containerd() []Step {
 	config := file("containerd/config", containerdDir+"/config.toml", h.containerdConfig(), DisruptionRestart)
 	steps := []Step{
 		program,
-		h.artifact(fileRunc, binDir, DisruptionNone), // it is started anew for each container
+		h.artifact(fileRunc, binDir, DisruptionNone), // it is started for each container
 		h.artifact(fileCNIPlugins, cniBinDir, DisruptionNone),
 		config,
 	}
@@ -35,8 +35,8 @@ func (h *hostMaker) containerd() []Step {
 	return steps
 }
 
-// AgentImage is the image of the agent by which a cluster joins that the hub does not dial. Each host makes it from the agent that it has, so
-// it is in no registry; the kubelet does not collect it.
+// AgentImage is the image of the agent in a cluster with join mode Pull. Each host builds the image
+// from its own agent, so no registry has it. The kubelet does not garbage-collect the image.
 const AgentImage = "localhost/orrery-agent:host"
 
 func (h *hostMaker) agentImage() Step {
@@ -74,7 +74,8 @@ func (h *hostMaker) containerdConfig() string {
 	return b.String()
 }
 
-// registries are the hosts.toml that containerd reads when it pulls, so that none of them needs a restart.
+// registries returns the hosts.toml files. containerd reads them when it pulls, so changes need no
+// restart.
 func (h *hostMaker) registries() []Step {
 	r := h.spec.Registry
 	var steps []Step
@@ -101,7 +102,7 @@ func (h *hostMaker) registries() []Step {
 	return steps
 }
 
-// toml quotes a string: one of JSON is one of TOML.
+// toml quotes a string. A JSON string is a TOML string.
 func toml(text string) string {
 	quoted, err := json.Marshal(text)
 	if err != nil { // a string always is JSON

@@ -47,7 +47,7 @@ func (h *hostMaker) apiServer() []Step {
 		file("apiserver/sa.pub", pkiDir+"/sa.pub", h.pair(KeyServiceAccounts).Cert, DisruptionRestart),
 		secretFile("apiserver/sa.key", pkiDir+"/sa.key", h.pair(KeyServiceAccounts).Key, DisruptionRestart),
 	}
-	// The API server takes these up while it runs.
+	// The API server reloads these.
 	serving := certificate("apiserver/serving", pkiDir+"/apiserver", h.leaf(leafAPIServer), DisruptionReload)
 	clients := slices.Concat(
 		certificate("apiserver/kubelet-client", pkiDir+"/apiserver-kubelet-client", h.leaf(leafKubeletClient), DisruptionRestart),
@@ -74,7 +74,7 @@ func (h *hostMaker) apiServer() []Step {
 	})
 }
 
-// etcdClient are the files with which the API server reaches etcd; none for an external etcd without TLS.
+// etcdClient returns the API server's files for etcd. It is empty for an external etcd without TLS.
 func (h *hostMaker) etcdClient() []Step {
 	if h.managed() {
 		pair := h.leaf(leafEtcdClient)
@@ -96,7 +96,7 @@ func (h *hostMaker) apiServerCommand() []string {
 	k := h.spec.Kubernetes
 	admission := "NodeRestriction"
 	var users clusterv1alpha1.Args
-	for _, arg := range k.APIServerArgs { // a flag that is a list of ours and of the user's
+	for _, arg := range k.APIServerArgs { // a list: ours and the user's are merged
 		if name, more, _ := strings.Cut(arg, "="); name == "enable-admission-plugins" {
 			admission = strings.Join(unique(append([]string{admission}, strings.Split(more, ",")...)), ",")
 		} else {
@@ -117,7 +117,7 @@ func (h *hostMaker) apiServerCommand() []string {
 		"service-account-issuer":         "https://kubernetes.default.svc." + k.DNSDomain,
 		"service-account-key-file":       pkiDir + "/sa.pub", "service-account-signing-key-file": pkiDir + "/sa.key",
 		"service-cluster-ip-range": Join(h.services),
-		// Without it one that is to stop waits for the watches of all its clients to end, until it is killed.
+		// Otherwise a stopping API server waits for all watches to end, until it is killed.
 		"shutdown-send-retry-after": "true",
 	}
 	if len(h.etcdClient()) > 0 {
@@ -135,7 +135,7 @@ func (h *hostMaker) apiServerCommand() []string {
 func (h *hostMaker) controllerManager() []Step {
 	program := h.artifact(fileControllerManager, binDir, DisruptionRestart)
 	kubeconfig := h.kubeconfig("controller-manager/kubeconfig", configDir+"/controller-manager.conf", h.local(), leafControllerManager, h.leaf(leafControllerManager), DisruptionRestart)
-	// It signs the certificates that are asked for through the API.
+	// The controller manager signs the certificates that clients request through the API.
 	signing := []Step{secretFile("controller-manager/ca.key", pkiDir+"/ca.key", h.pair(AuthorityCluster).Key, DisruptionRestart)}
 	if h.signingFile() != caFile {
 		signing = append(signing, file("controller-manager/ca.crt", h.signingFile(), h.pair(AuthorityCluster).Signer().Cert, DisruptionRestart))
@@ -150,8 +150,9 @@ func (h *hostMaker) controllerManager() []Step {
 	})
 }
 
-// signingFile has the certificate with which the controller manager signs. It takes a file with one certificate only: if more
-// than the newest authority is trusted, the newest has a file of its own.
+// signingFile returns the path of the certificate with which the controller manager signs. The
+// controller manager wants a file with one certificate. If caFile has older authorities, too, there
+// is a file for the newest.
 func (h *hostMaker) signingFile() string {
 	if ca := h.pair(AuthorityCluster); !ca.Signer().Equal(ca) {
 		return pkiDir + "/ca-signing.crt"
@@ -168,7 +169,7 @@ func (h *hostMaker) controllerManagerCommand() []string {
 		"root-ca-file": caFile, "service-account-private-key-file": pkiDir + "/sa.key",
 		"cluster-signing-cert-file": h.signingFile(), "cluster-signing-key-file": pkiDir + "/ca.key",
 		"client-ca-file": caFile, "requestheader-client-ca-file": pkiDir + "/front-proxy-ca.crt",
-		// It makes this directory; its default is in /usr.
+		// The controller manager creates this directory. The default is in /usr.
 		"flex-volume-plugin-dir": kubeletDir + "/volumeplugins",
 	})
 	four, six := strconv.Itoa(int(k.NodeCidrMaskSize)), strconv.Itoa(int(k.NodeCidrMaskSizeIPv6))
@@ -197,8 +198,8 @@ func (h *hostMaker) scheduler() []Step {
 	})
 }
 
-// delegated are the flags of a component that serves on the loopback, asks the API server who its callers are, and leaves
-// the work to one of its kind.
+// delegated returns the flags of a component that serves on the loopback, lets the API server
+// authenticate its callers, and uses leader election.
 func (h *hostMaker) delegated(name string) flags {
 	kubeconfig := configDir + "/" + name + ".conf"
 	return flags{
@@ -212,14 +213,14 @@ func localProbe(id string, port int, name string) Step {
 	return Step{ID: id, Probe: &Probe{URL: fmt.Sprintf("https://127.0.0.1:%d/healthz", port), CAFile: caFile, Timeout: readyTimeout, Unit: name}}
 }
 
-// gates adds feature gates.
+// gates adds feature gates, if there are any.
 func (f flags) gates(all map[string]bool) {
 	if len(all) > 0 {
 		f["feature-gates"] = gates(all)
 	}
 }
 
-// anyAddress is what to bind to be reached at all addresses of the host.
+// anyAddress returns the address to bind for all addresses of the host.
 func (h *hostMaker) anyAddress() string {
 	if len(h.ips) == 1 && h.ips[0].Is4() {
 		return "0.0.0.0"

@@ -11,11 +11,12 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// quorumTimeout is how long etcd may take to get a quorum: other members may start later.
+// quorumTimeout is how long etcd may take to reach a quorum. Other members may start later.
 const quorumTimeout = 2 * time.Minute
 
-// etcdFlags are those that differ between the minors of etcd, each from the first minor that has them on. They check the
-// data at the start and let the API server's cache know how far it is.
+// etcdFlags are flags that differ between minor versions of etcd, from the newest version to the
+// oldest. They check the data at the start, and send progress notifications to the API server's
+// watch cache.
 var etcdFlags = []struct {
 	since string
 	flags flags
@@ -103,8 +104,8 @@ func (h *hostMaker) etcdCommand() []string {
 	return command(fileEtcd, f, e.ExtraArgs)
 }
 
-// bootstrap says how the member first started. What is not fixed is a new etcd of all members if none is, and a member that
-// joins them otherwise.
+// bootstrap returns how the member first started. Without a record, it is a new etcd of all members
+// if no member has a record, else a member that joins.
 func (h *hostMaker) bootstrap() EtcdBootstrap {
 	if fixed, ok := h.in.EtcdBootstrap[h.Name]; ok {
 		return fixed
@@ -112,7 +113,7 @@ func (h *hostMaker) bootstrap() EtcdBootstrap {
 	return EtcdBootstrap{Members: h.etcdPeers(h.topology.roles[clusterv1alpha1.RoleEtcd]), Join: len(h.in.EtcdBootstrap) > 0}
 }
 
-// etcdServers are the URLs of etcd for the API server: the member beside it, or all.
+// etcdServers returns the URLs of etcd for the API server: the member on the same host, or all.
 func (h *hostMaker) etcdServers() []string {
 	if !h.managed() {
 		return h.spec.Etcd.External.Endpoints

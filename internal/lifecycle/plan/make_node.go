@@ -30,8 +30,9 @@ func (h *hostMaker) node() []Step {
 	return slices.Concat(steps, h.loadBalancer(), h.kubelet(), h.kubeProxy(), after)
 }
 
-// loadBalancer is on each host, unless the cluster has one of its own. It watches the file of its backends, so that a
-// control plane that comes or goes restarts nothing. It is a command of the agent: another agent is another load balancer.
+// loadBalancer is on each host, unless the cluster has a control plane address. It watches the file
+// of its backends, so that adding or removing a control plane restarts nothing. It is a command of
+// the agent, so another agent restarts it.
 func (h *hostMaker) loadBalancer() []Step {
 	if len(h.balancer()) == 0 {
 		return nil
@@ -51,7 +52,7 @@ func (h *hostMaker) loadBalancer() []Step {
 	}
 }
 
-// balancer is the unit of the load balancer, if the host has one.
+// balancer returns the unit of the load balancer, if the host has one.
 func (h *hostMaker) balancer() []string {
 	if h.spec.ControlPlaneEndpoint.Address != "" {
 		return nil
@@ -93,7 +94,7 @@ func (h *hostMaker) kubeletConfiguration() map[string]any {
 		"clusterDNS": []string{h.dnsIP()}, "clusterDomain": k.DNSDomain,
 		"maxPods": k.MaxPods, "rotateCertificates": false, "serializeImagePulls": false,
 		"tlsCertFile": pkiDir + "/kubelet.crt", "tlsPrivateKeyFile": pkiDir + "/kubelet.key",
-		// The default is in /usr, which is not ours.
+		// The default is in /usr, which Orrery does not change.
 		"volumePluginDir": kubeletDir + "/volumeplugins",
 	}
 	if h.facts.CgroupVersion == 1 {
@@ -140,12 +141,12 @@ func (h *hostMaker) proxyConfiguration() map[string]any {
 		"healthzBindAddress": fmt.Sprintf("127.0.0.1:%d", portProxyHealth),
 		"metricsBindAddress": fmt.Sprintf("127.0.0.1:%d", portProxyMetrics),
 		"clientConnection":   map[string]any{"kubeconfig": configDir + "/kube-proxy.conf"},
-		// These are among our sysctls, which come back to what they were.
+		// Our sysctls set these. They are restored when the cluster is removed.
 		"conntrack": map[string]any{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	}
 	if k.MasqueradeAll {
 		section := k.ProxyMode
-		if section == modeIPVS { // which takes it from there
+		if section == modeIPVS { // IPVS mode reads it there
 			section = modeIPTables
 		}
 		config[section] = map[string]any{"masqueradeAll": true}

@@ -13,9 +13,9 @@ import (
 // scriptTimeout bounds each script of the user.
 const scriptTimeout = 10 * time.Minute
 
-// system is what the operating system needs, and the container runtime. Undoing runs from the end of all stages to the
-// front: first all units stop, then the sweep clears what they left running, then files and directories go, and what was
-// before them comes back last.
+// system returns the steps for the operating system and the container runtime. Undoing goes from
+// the last stage to the first: all units stop, the sweep removes what they left running, files and
+// directories are removed, and their former content is restored.
 func (h *hostMaker) system() []Step {
 	steps := slices.Concat(
 		h.scripts("pre", h.spec.System.PreInstall),
@@ -64,8 +64,8 @@ func (h *hostMaker) modules() Step {
 	return Step{ID: "system/modules", Modules: &Modules{Path: "/etc/modules-load.d/orrery.conf", Names: names}}
 }
 
-// sysctls that containers, the kubelet and kube-proxy need. What the two would set by themselves is here too, so that it is
-// as it was once the cluster is removed.
+// sysctls for containers, the kubelet and kube-proxy. Those that the kubelet and kube-proxy would
+// set themselves are included, so that removing the cluster restores them.
 func (h *hostMaker) sysctls() Step {
 	values := map[string]string{
 		"net.ipv4.ip_forward":                                "1",
@@ -95,7 +95,8 @@ func (h *hostMaker) sysctls() Step {
 	return Step{ID: "system/sysctls", Disruption: DisruptionNone, Sysctls: &Sysctls{Path: "/etc/sysctl.d/95-orrery.conf", Values: values}}
 }
 
-// nodeDirectories are those of configuration and programs, where others may put theirs beside ours, and those of data.
+// nodeDirectories are the directories for configuration and programs, which others may share, and
+// those for data.
 func nodeDirectories() []Step {
 	return []Step{
 		directory("directory/kubernetes", configDir),
@@ -106,7 +107,7 @@ func nodeDirectories() []Step {
 		dataDirectory(stepKubeletData, kubeletDir, "0750"),
 		directory("directory/cni-config", cniConfDir),
 		directory("directory/cni", cniBinDir),
-		// containerd makes it when it is missing, and nobody would remove it. It is that of ip netns, too.
+		// containerd creates it if it is missing, and nothing would remove it. ip netns uses it, too.
 		directory("directory/network-namespaces", "/run/netns"),
 		dataDirectory("directory/pod-logs", "/var/log/pods", "0755"),
 		dataDirectory("directory/container-logs", "/var/log/containers", "0755"),
@@ -149,8 +150,8 @@ var traceOf = map[string]traces{
 	},
 }
 
-// sweep clears what runs on without us, and what the kubelet, kube-proxy and the network plugin leave. To be told of more of
-// that disturbs nothing.
+// sweep removes what keeps running without units, and what the kubelet, kube-proxy and the network
+// plugin leave. A longer list disturbs nothing.
 func (h *hostMaker) sweep() Step {
 	plugin := traceOf[h.spec.Network.Plugin]
 	return Step{ID: stepSweep, Disruption: DisruptionNone, Sweep: &Sweep{
@@ -167,7 +168,7 @@ func (h *hostMaker) sweep() Step {
 	}}
 }
 
-// runtimeEnv lets the runtime and the kubelet find ours and the host's programs.
+// runtimeEnv lets the runtime and kubelet find programs of Orrery and of the host.
 func runtimeEnv() map[string]string { return map[string]string{"PATH": searchPath} }
 
 func (h *hostMaker) describe(what string) string {

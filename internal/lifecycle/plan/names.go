@@ -6,7 +6,7 @@ const (
 	EtcdExternal = "external"
 )
 
-// Network plugins that are handled in a way of their own.
+// Network plugins with a handling of their own.
 const (
 	NetworkFlannel = "flannel"
 	NetworkNone    = "none"
@@ -20,10 +20,10 @@ const (
 	modeIPVS     = "ipvs"
 )
 
-// dockerHub is the registry of images that name none.
+// dockerHub is the registry of images that name no registry.
 const dockerHub = "docker.io"
 
-// Ports that are fixed.
+// Ports that the spec cannot change.
 const (
 	portLoadBalancer      = 7443
 	portEtcdMetrics       = 2381
@@ -35,7 +35,7 @@ const (
 	portScheduler         = 10259
 )
 
-// LoadBalancer is where the load balancer of each host listens.
+// LoadBalancer is the address of the load balancer on each host.
 const LoadBalancer = "127.0.0.1:7443"
 
 // Paths on a host.
@@ -57,7 +57,7 @@ const (
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
-// Units.
+// Names of systemd units.
 const (
 	unitContainerd        = "orrery-containerd"
 	unitEtcd              = "orrery-etcd"
@@ -78,7 +78,8 @@ const (
 	suffixUnit         = "/unit"
 )
 
-// searchPath is where units look for programs: ours first, then those of the host, such as mount, nft and iptables.
+// searchPath is the PATH of units: our programs first, then those of the host, such as mount, nft
+// and iptables.
 const searchPath = binDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 const (
@@ -86,11 +87,11 @@ const (
 	labelWorker       = "node-role.kubernetes.io/worker"
 )
 
-// StepEtcdUnit starts etcd: once it was begun, what the member knows of the others is fixed.
+// StepEtcdUnit starts etcd. From then on the initial members are fixed.
 const StepEtcdUnit = "etcd/unit"
 
 // StepAPIServerUnit starts the API server.
 const StepAPIServerUnit = "apiserver/unit"
 
-// ControlPlaneTaint keeps pods that do not tolerate it off dedicated control planes.
+// ControlPlaneTaint is the key of the taint of dedicated control planes.
 const ControlPlaneTaint = labelControlPlane

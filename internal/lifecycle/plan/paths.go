@@ -8,13 +8,13 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Path is a connection over TCP that components of a cluster make from one host to another.
+// Path is a TCP connection that components of a cluster make from one host to another.
 type Path struct {
 	From, To string
 	Port     int
 }
 
-// Paths are those that a cluster of these hosts needs.
+// Paths returns the connections between the hosts of the plan.
 func (p *Plan) Paths(spec *clusterv1alpha1.Provision) []Path {
 	var paths []Path
 	for _, from := range p.Hosts {
@@ -44,7 +44,7 @@ func (p *Plan) Paths(spec *clusterv1alpha1.Provision) []Path {
 	return paths
 }
 
-// AddressOf is host:port of a host of the plan.
+// AddressOf returns host:port for a host of the plan, or an empty string.
 func (p *Plan) AddressOf(host string, port int) string {
 	for _, h := range p.Hosts {
 		if h.Name == host {

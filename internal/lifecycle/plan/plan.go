@@ -1,9 +1,11 @@
-// Package plan says, as data, what must be on each host of a cluster and in what order it gets there.
+// Package plan describes, as data, what must be on each host of a cluster and in which order it is
+// installed.
 //
-// It is pure: the spec, the facts of the hosts, the catalogue of versions, the keys and what was applied before go in, a
-// Plan comes out. Package lifecycle runs a Plan and package node does its steps on a host; neither decides anything that
-// is not written here. A Plan is independent of how its components are run, so another backend, such as one that calls
-// kubeadm, is another function that returns one.
+// The package is pure. Its input is the spec, the facts of the hosts, the catalog of versions, the
+// keys, and what was applied before. Its output is a Plan. Package lifecycle runs a Plan, and
+// package node performs its steps on a host. Neither decides anything that is not in the Plan.
+// Another backend, for instance one that calls kubeadm, would be another function that returns a
+// Plan.
 package plan
 
 import (
@@ -16,33 +18,34 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Plan is what a cluster's hosts must be like.
+// Plan is the wanted state of the hosts of a cluster.
 type Plan struct {
-	// Cluster is its name, and Version that of Kubernetes.
+	// Cluster is the name of the cluster. Version is that of Kubernetes.
 	Cluster string `json:"cluster"`
 	Version string `json:"version"`
 	// Hosts of the cluster, in the order of the spec.
 	Hosts []Host `json:"hosts"`
 	// Blobs are the files that hosts need, by digest.
 	Blobs []Blob `json:"blobs,omitempty"`
-	// Endpoint is the URL of the API server from outside, and APIServers are host:port of each API server.
+	// Endpoint is the URL of the API server for clients outside. APIServers has host:port of each API
+	// server.
 	Endpoint   string   `json:"endpoint"`
 	APIServers []string `json:"apiServers"`
 }
 
-// Host is what one host must be like.
+// Host is the wanted state of one host.
 type Host struct {
 	Name string `json:"name"`
 	// Address is the host's internal address.
 	Address string                 `json:"address"`
 	Roles   []clusterv1alpha1.Role `json:"roles"`
-	// Node says what its Node object must have beside what the kubelet sets.
+	// Node is what the Node must have beside the settings of the kubelet.
 	Node Node `json:"node"`
-	// Stages in the order they are run. Each is one round trip.
+	// Stages in the order in which they run. Each stage is one round trip.
 	Stages []Stage `json:"stages"`
 }
 
-// Node is what a Node object must have beside what the kubelet sets.
+// Node is what a Node must have beside the settings of the kubelet.
 type Node struct {
 	Labels map[string]string `json:"labels,omitempty"`
 	// Dedicated control planes are tainted.
@@ -52,39 +55,40 @@ type Node struct {
 // StageID names a stage.
 type StageID string
 
-// The stages, in their order. Between them stand the three gates that cross hosts: etcd has a quorum at the end of
-// StageEtcd, an API server answers at the end of StageControlPlane, and the network is applied before nodes of StageNode
-// are ready.
+// The stages, in their order. Three conditions between them involve several hosts. At the end of
+// StageEtcd etcd has a quorum, and at the end of StageControlPlane an API server answers. The
+// network is applied before nodes of StageNode are ready.
 const (
-	// StageSystem: what the operating system needs, the content, and the container runtime.
+	// StageSystem prepares the operating system, files, and the container runtime.
 	StageSystem StageID = "system"
-	// StageEtcd: etcd, and that it has a quorum.
+	// StageEtcd starts etcd and waits for its quorum.
 	StageEtcd StageID = "etcd"
-	// StageControlPlane: API server, controller manager, scheduler, and that the API server is ready.
+	// StageControlPlane starts the API server, controller manager and scheduler, and waits for the API
+	// server.
 	StageControlPlane StageID = "control-plane"
-	// StageNode: load balancer, kubelet, kube-proxy.
+	// StageNode starts the load balancer, kubelet and kube-proxy.
 	StageNode StageID = "node"
 )
 
 // Stages lists all stages in their order.
 var Stages = []StageID{StageSystem, StageEtcd, StageControlPlane, StageNode}
 
-// Stage is what is done on a host in one round trip.
+// Stage is the work on a host in one round trip.
 type Stage struct {
 	ID    StageID `json:"id"`
 	Steps []Step  `json:"steps"`
 }
 
-// Disruption says what changing something disturbs.
+// Disruption is what a change disturbs.
 type Disruption string
 
-// The classes, from the least to the most.
+// The values, in ascending order.
 const (
-	// DisruptionNone: nothing notices.
+	// DisruptionNone: nothing notices the change.
 	DisruptionNone Disruption = "none"
-	// DisruptionReload: a process takes it up without a restart.
+	// DisruptionReload: a process reloads without a restart.
 	DisruptionReload Disruption = "reload"
-	// DisruptionRestart: a component is restarted; what it manages keeps running.
+	// DisruptionRestart: a component restarts, and what it manages keeps running.
 	DisruptionRestart Disruption = "restart"
 	// DisruptionDrain: pods of the host are disturbed.
 	DisruptionDrain Disruption = "drain"
@@ -92,12 +96,12 @@ const (
 	DisruptionData Disruption = "data"
 )
 
-// Step is one thing that must be so on a host: exactly one of the pointers is set. Steps of a stage are done in their
-// order, and undone in the reverse order.
+// Step is one part of the wanted state of a host. Exactly one of the pointers is set. The steps of
+// a stage are done in their order, and undone in the reverse order.
 type Step struct {
 	// ID is a constant such as kubelet/config, unique on a host.
 	ID string `json:"id"`
-	// Disruption of changing it when it is there already. Doing it for the first time disturbs nothing.
+	// Disruption of changing the step later. Doing it for the first time disturbs nothing.
 	Disruption Disruption `json:"disruption,omitempty"`
 
 	Directory *Directory `json:"directory,omitempty"`
@@ -112,18 +116,19 @@ type Step struct {
 	Probe     *Probe     `json:"probe,omitempty"`
 }
 
-// Directory must exist. Undoing it removes it if it was made by us: when it is empty, or with all that is in it if Owned.
+// Directory must exist. Undoing removes a directory that Orrery made: if it is empty, or if Owned
+// with all its content.
 type Directory struct {
 	Path string `json:"path"`
 	// Mode is octal, such as "0755".
 	Mode string `json:"mode"`
-	// Owned directories hold only what components of the cluster write, such as /var/lib/etcd. What steps put into a directory
-	// goes with them, and what a network plugin does with Sweep.
+	// Owned directories contain only files of components, such as /var/lib/etcd. Files of steps are
+	// undone with their steps. Files of a network plugin are removed by Sweep.
 	Owned bool `json:"owned,omitempty"`
 }
 
-// File must have this content. What was there before is kept and comes back when it is undone. It is written beside and
-// renamed, so that it is whole or not there.
+// File must have this content. Undoing restores the former content. The file is written beside its
+// path and renamed, so it is never partial.
 type File struct {
 	Path    string `json:"path"`
 	Mode    string `json:"mode"`
@@ -132,32 +137,34 @@ type File struct {
 	Secret bool `json:"secret,omitempty"`
 }
 
-// Artifact is a file, or the files of an archive, that is too large to be part of a plan.
+// Artifact is a file, or files of an archive, too large for a plan.
 type Artifact struct {
 	// Blob is the digest, sha256:HEX, of the file or archive.
 	Blob string `json:"blob"`
 	// Archive is empty, tar or tar.gz.
 	Archive string `json:"archive,omitempty"`
-	// Files says which member of the archive goes where; without an archive, the only key is "".
+	// Files maps members of the archive to paths. Without an archive, the only key is "".
 	Files map[string]string `json:"files"`
 	Mode  string            `json:"mode"`
 }
 
-// Sysctls are set at once and, by a file in /etc/sysctl.d, at each boot. Undoing brings back the values they had.
+// Sysctls are set at once, and at each boot by a file in /etc/sysctl.d. Undoing restores the former
+// values.
 type Sysctls struct {
 	// Path of the file.
 	Path   string            `json:"path"`
 	Values map[string]string `json:"values"`
 }
 
-// Modules are loaded at once and, by a file in /etc/modules-load.d, at each boot. A module that is built in counts as
-// loaded. Undoing unloads none, because others may use them.
+// Modules are loaded at once, and at each boot by a file in /etc/modules-load.d. A built-in module
+// counts as loaded. Undoing unloads no module, because others may use it.
 type Modules struct {
 	Path  string   `json:"path"`
 	Names []string `json:"names"`
 }
 
-// Packages are installed by the host's package manager: apt, dnf, yum or zypper. Undoing removes those that we installed.
+// Packages are installed by the package manager: apt, dnf, yum or zypper. Undoing removes those
+// that Orrery installed.
 type Packages struct {
 	Manager string   `json:"manager"`
 	Names   []string `json:"names"`
@@ -178,42 +185,45 @@ type Unit struct {
 	Description string            `json:"description"`
 	Command     []string          `json:"command"`
 	Env         map[string]string `json:"env,omitempty"`
-	// After names units that are started before, at boot.
+	// After names units that start earlier at boot.
 	After []string `json:"after,omitempty"`
-	// InputHash changes when a file does that the process reads only when it starts; the unit is then restarted.
+	// InputHash covers files that the process reads only at its start. A change restarts the unit.
 	InputHash string `json:"inputHash,omitempty"`
-	// KillMode process leaves what the process started running when it is stopped (containerd's shims).
+	// KillMode "process" keeps child processes running when the unit stops, such as containerd's
+	// shims.
 	KillMode string `json:"killMode,omitempty"`
 	// Delegate gives the process its own part of the cgroup tree.
 	Delegate bool `json:"delegate,omitempty"`
-	// Notify is true if the process tells systemd when it is ready.
+	// Notify is true if the process notifies systemd when it is ready.
 	Notify bool `json:"notify,omitempty"`
 	// LimitNOFILE bounds open files; zero is the system's default.
 	LimitNOFILE int64 `json:"limitNOFILE,omitempty"`
 }
 
-// Sweep cleans up what the components make while they run. It does nothing but note what is there before they run;
-// undoing it removes what is there beyond that: containers, links, rules, mounts and control groups.
+// Sweep removes what components create while they run. Doing the step records what exists before.
+// Undoing it removes what was added since: containers, links, rules, mounts and control groups.
 type Sweep struct {
-	// Containers stops what containerd with this socket runs, and kills its shims.
+	// Containers is the socket of containerd. All its containers are stopped and their shims killed.
 	Containers string `json:"containers,omitempty"`
 	// MountsUnder are directories below which everything is unmounted.
 	MountsUnder []string `json:"mountsUnder,omitempty"`
-	// Links are network links, such as cni0; a trailing * matches a prefix.
+	// Links are network interfaces, such as cni0. A trailing * matches a prefix.
 	Links []string `json:"links,omitempty"`
 	// Tables are nftables tables, as family and name.
 	Tables []string `json:"tables,omitempty"`
-	// IPTablesPrefixes remove iptables chains that begin so, and the rules that jump to them.
+	// IPTablesPrefixes are prefixes of iptables chains. Their chains and the rules that jump to them
+	// are removed.
 	IPTablesPrefixes []string `json:"iptablesPrefixes,omitempty"`
-	// CgroupPrefixes are names of control groups below the root, such as kubepods.
+	// Cgroups are names of control groups below the root, such as kubepods.
 	Cgroups []string `json:"cgroups,omitempty"`
-	// Paths are removed with all that is in them.
+	// Paths are removed with all their content.
 	Paths []string `json:"paths,omitempty"`
-	// NetworkNamespaces are removed when they were not there before: /run/netns/PREFIX*.
+	// NetworkNamespaces is a prefix. New namespaces /run/netns/PREFIX* are removed.
 	NetworkNamespaces string `json:"networkNamespaces,omitempty"`
 }
 
-// Traces are what components leave on a host while they run. Each entry is as the tool that removes it wants it.
+// Traces are what components leave on a host while they run. Each entry has the form that the
+// removing tool takes.
 type Traces struct {
 	// Mounts are mount points, outermost first.
 	Mounts []string `json:"mounts,omitempty"`
@@ -231,22 +241,22 @@ type Traces struct {
 	Paths []string `json:"paths,omitempty"`
 }
 
-// Probe must succeed before the stage goes on: exactly one of URL, TCP and Exec.
+// Probe must succeed before the stage continues. Exactly one of URL, TCP and Exec is set.
 type Probe struct {
 	// URL must answer a GET with 2xx.
 	URL string `json:"url,omitempty"`
-	// CAFile, CertFile and KeyFile are the authority and the client certificate of URL.
+	// CAFile, CertFile and KeyFile are the authority and the client certificate for URL.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
-	// Contains is what the answer must have in it.
+	// Contains is a text that must be in the answer.
 	Contains string `json:"contains,omitempty"`
-	// TCP is an address that must accept a connection; unix:/path is a socket.
+	// TCP is an address that must accept a connection. unix:/path is a socket.
 	TCP string `json:"tcp,omitempty"`
 	// Exec is a command that must end with status 0.
 	Exec    []string      `json:"exec,omitempty"`
 	Timeout time.Duration `json:"timeout"`
-	// Unit whose log says why, when the probe fails.
+	// Unit is the unit whose log is reported when the probe fails.
 	Unit string `json:"unit,omitempty"`
 }
 
@@ -254,19 +264,19 @@ type Probe struct {
 type Blob struct {
 	// Digest is sha256:HEX.
 	Digest string `json:"digest"`
-	// URL that it comes from.
+	// URL of the source.
 	URL string `json:"url"`
 	// Hosts that need it.
 	Hosts []string `json:"hosts"`
 }
 
-// Hash of a step: it changes when and only when what it does changes.
+// Hash covers what the step does. Disruption is not part of it.
 func (s Step) Hash() string {
 	s.Disruption = ""
 	return hash(s)
 }
 
-// Hash of the plan.
+// Hash covers the whole plan.
 func (p *Plan) Hash() string { return hash(p) }
 
 func hash(v any) string {

@@ -6,15 +6,15 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// port is one that a component listens on.
+// port is a port that a component listens on.
 type port struct {
 	number  int32
 	process string
-	// field of the spec that changes it, if one does.
+	// field is the field of the spec that sets the port, or empty.
 	field string
 }
 
-// portsOf are the ports of a host with some roles.
+// portsOf returns the ports of a host with the given roles.
 func portsOf(spec *clusterv1alpha1.Provision, roles []clusterv1alpha1.Role) []port {
 	plane := slices.Contains(roles, clusterv1alpha1.RoleControlPlane)
 	node := plane || slices.Contains(roles, clusterv1alpha1.RoleWorker)

@@ -16,19 +16,19 @@ import (
 // Severity of a Finding.
 type Severity string
 
-// The severities: a cluster is not built while there are errors.
+// The severities. A cluster is not built while there are errors.
 const (
 	SeverityError   Severity = "error"
 	SeverityWarning Severity = "warning"
 )
 
-// Finding is something on a host that stands, or may stand, in the way of a cluster.
+// Finding is a problem, or a possible problem, of a host.
 type Finding struct {
 	Host     string   `json:"host"`
 	Check    string   `json:"check"`
 	Severity Severity `json:"severity"`
 	Message  string   `json:"message"`
-	// Fix is what to do about it.
+	// Fix is what the user can do.
 	Fix string `json:"fix"`
 }
 
@@ -72,11 +72,12 @@ const (
 	maxEtcdSkew       = time.Second
 )
 
-// Preflight says what stands in the way of the cluster, from the facts alone. Hosts without facts are left out: that they
-// could not be asked is not known here. The findings are in the order of the spec's hosts, and of the checks.
+// Preflight returns the problems of the hosts, from their facts alone. It skips hosts without
+// facts, which the caller reports. The findings are in the order of the spec's hosts and of the
+// checks.
 func Preflight(in Input) []Finding {
 	t, err := resolve(in.Name, in.Spec)
-	if err != nil { // Make says so
+	if err != nil { // Make returns this error
 		return nil
 	}
 	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in)}
@@ -103,22 +104,23 @@ func Preflight(in Input) []Finding {
 	return s.findings
 }
 
-// survey looks at one host after the other.
+// survey checks one host after the other. member and Facts are those of the present host.
 type survey struct {
 	*topology
 	member
 	Facts
 
 	facts map[string]Facts
-	// carriers are the hosts that have an address.
+	// carriers maps addresses to the hosts that have them.
 	carriers map[netip.Addr][]string
 	id       string
-	// due are the leaves to be renewed, by host.
+	// due has the leaves to renew, by host.
 	due      map[string][]pki.Expiry
 	findings []Finding
 }
 
-// carriers are the hosts that have an address, in the order of the spec.
+// carriers maps addresses to the hosts that have them, in the order of the spec. Loopback addresses
+// are left out.
 func carriers(spec *clusterv1alpha1.Provision, facts map[string]Facts) map[netip.Addr][]string {
 	by := map[netip.Addr][]string{}
 	for _, h := range spec.Hosts {
@@ -141,7 +143,7 @@ func (s *survey) find(severity Severity, check, message, fix string) {
 	s.findings = append(s.findings, Finding{s.Name, check, severity, message, fix})
 }
 
-// isFree is true of a host that belongs to no cluster of ours.
+// isFree reports whether the host belongs to no cluster of Orrery.
 func (s *survey) isFree() bool { return s.Applied.ClusterID == "" }
 
 func (s *survey) isOurs() bool { return s.Applied.ClusterID == s.id }
@@ -202,7 +204,7 @@ func (s *survey) kernel() {
 
 func (s *survey) runsProxy() bool { return s.isNode() && !s.spec.Kubernetes.DisableKubeProxy }
 
-// systemd keeps what runs on a host running.
+// systemd checks the init system, which keeps the components running.
 func (s *survey) systemd() {
 	if s.Init != InitSystemd {
 		s.error(CheckInit, "the first process of the host is not systemd, which keeps the components running",
@@ -277,7 +279,8 @@ func (s *survey) fsync() {
 	}
 }
 
-// tools that components call. Those that spec.system installs are there by then.
+// tools checks programs that components call. Tools from packages in spec.system count as
+// installed.
 func (s *survey) tools() {
 	needs := map[string]string{}
 	if s.isNode() {
@@ -335,7 +338,8 @@ func (s *survey) ports() {
 		if !slices.Contains(s.Listening, int(p.number)) {
 			continue
 		}
-		// On a host of ours it is most likely ours. The kernel keeps 15 characters of a process's name.
+		// On a host of this cluster it is most likely our component. The kernel cuts process names to 15
+		// characters.
 		who, known := s.Listeners[int(p.number)]
 		if s.isOurs() && !s.isFree() && (!known || strings.HasPrefix(who, p.process[:min(len(p.process), 15)])) {
 			continue
@@ -351,7 +355,7 @@ func (s *survey) ports() {
 	}
 }
 
-// link that carries an address; nil if none does.
+// link returns the interface with an address, or nil.
 func link(f Facts, a netip.Addr) *Link {
 	for i, l := range f.Links {
 		for _, cidr := range l.Addresses {
@@ -379,7 +383,8 @@ func (s *survey) address() {
 	}
 }
 
-// network finds networks of a fresh host that are those of the pods or Services; later they are there because of us.
+// network checks a new host for networks that overlap those of pods or Services. Later such
+// networks belong to the cluster.
 func (s *survey) network() {
 	if !s.isFree() {
 		return
@@ -405,7 +410,7 @@ func (s *survey) overlap(link string, of netip.Prefix, field string, networks []
 	}
 }
 
-// mtu compares the host with the first one: packets of the larger one would be lost on the way to the smaller.
+// mtu compares the host with the first one. Packets of the larger MTU would be lost on the way.
 func (s *survey) mtu() {
 	first := s.members[s.spec.Hosts[0].Name]
 	mine, theirs := link(s.Facts, s.ips[0]), link(s.facts[first.Name], first.ips[0])
@@ -426,7 +431,7 @@ func (s *survey) clock() {
 	}
 	for _, other := range s.with(clusterv1alpha1.RoleEtcd) {
 		if other.Name == s.Name {
-			break // each pair once, told of the later
+			break // each pair once, at the later host
 		}
 		f, ok := s.facts[other.Name]
 		if skew := s.ClockOffset - f.ClockOffset; ok && beyond(skew, (s.RoundTrip+f.RoundTrip)/2, maxEtcdSkew) {
@@ -435,7 +440,7 @@ func (s *survey) clock() {
 	}
 }
 
-// beyond is true if an offset is surely more than the most that is allowed.
+// beyond reports whether an offset surely exceeds most.
 func beyond(offset, uncertainty, most time.Duration) bool { return offset.Abs()-uncertainty > most }
 
 func ahead(offset time.Duration) string {
@@ -448,7 +453,7 @@ func ahead(offset time.Duration) string {
 func (s *survey) identity() {
 	for _, other := range s.spec.Hosts {
 		if other.Name == s.Name {
-			return // each pair once, told of the later
+			return // each pair once, at the later host
 		}
 		f, ok := s.facts[other.Name]
 		sameName, sameID := ok && f.Hostname == s.Hostname, ok && f.MachineID == s.MachineID && f.MachineID != ""
@@ -471,7 +476,7 @@ func (s *survey) selinux() {
 	}
 }
 
-// tunnels are the UDP ports of the network plugins.
+// tunnels are the ports of the network plugins.
 var tunnels = map[string]string{"flannel": "8472/udp", "calico": "4789/udp 179/tcp", "cilium": "8472/udp 4240/tcp", "kubeovn": "6081/udp 6641-6644/tcp"}
 
 func (s *survey) firewall() {
@@ -492,7 +497,7 @@ func (s *survey) firewall() {
 	s.warn(CheckFirewall, s.Firewall+" is active", "open "+strings.Join(open, " ")+" and the networks of pods and Services in it, or disable it")
 }
 
-// due are the leaves of hosts that are to be renewed, the first to end first.
+// due returns the leaves of hosts to renew, the earliest expiry first.
 func due(in Input) map[string][]pki.Expiry {
 	all := map[string][]pki.Expiry{}
 	for _, e := range in.InUse.Expiries(Leaves(in.Name, in.Spec)) {

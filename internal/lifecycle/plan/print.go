@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Print writes the changes for people to read: by host and stage, one line each.
+// Print writes the changes as text: by host and stage, one per line.
 func (c *Changes) Print(w io.Writer) { c.print(w, false) }
 
-// PrintDetail writes the changes with how the contents differ.
+// PrintDetail writes the changes as text, with diffs and content.
 func (c *Changes) PrintDetail(w io.Writer) { c.print(w, true) }
 
 var signs = map[Op]string{OpAdd: "+", OpChange: "~", OpRepair: "!", OpRemove: "-"}
@@ -59,13 +59,14 @@ func (c *Changes) print(w io.Writer, detail bool) {
 		fmt.Fprintf(&b, "Outage: %s.\n", outage)
 	}
 	fmt.Fprintf(&b, "plan %s\n", c.Hash)
-	_, _ = io.WriteString(w, b.String()) // as with fmt.Println, nobody could say so
+	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
 }
 
-// HostLines are the changes of hosts that all get the same, a line each.
+// HostLines are the changes of hosts with the same changes, one per line.
 type HostLines struct{ Hosts, Lines []string }
 
-// Lines are the changes as Print writes them, by hosts that get the same; the last are those of the cluster as a whole.
+// Lines returns the changes as Print writes them, by hosts with the same changes. The steps in the
+// cluster come last, under the host name cluster.
 func (c *Changes) Lines(cluster string) []HostLines {
 	var hosts []string
 	of := map[string][]string{}
@@ -93,7 +94,7 @@ func (c *Changes) Lines(cluster string) []HostLines {
 	return append(all, steps)
 }
 
-// undone says in a line that all is undone that was done on a host.
+// undone summarizes the removal of all steps on a host.
 func (c *Changes) undone(host string) string {
 	steps, worst := 0, DisruptionNone
 	for _, i := range c.Items {
@@ -107,7 +108,7 @@ func (c *Changes) undone(host string) string {
 	return fmt.Sprintf("all that was done: %d steps [%s]", steps, worst)
 }
 
-// list writes what comes from elsewhere.
+// list writes the content of the plan.
 func (c Content) list(b *strings.Builder) {
 	if len(c.Files)+len(c.Objects)+len(c.Images) > 0 {
 		b.WriteString("content\n")
@@ -146,7 +147,7 @@ func (c Change) line() string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// Summary counts the changes by how much they disturb.
+// Summary counts the changes, and what they disturb.
 func (c *Changes) Summary() string {
 	if c.Nothing() {
 		return "Nothing to do."

@@ -1,15 +1,18 @@
 package plan
 
-// StageCertificates are the files with certificates that were minted anew. It is part of no plan but of what Renewals says.
+// StageCertificates has the files with renewed certificates. Only Renewals returns it. No plan has
+// it.
 const StageCertificates StageID = "certificates"
 
-// Renewals says how the hosts take up the leaves in which two plans of one spec differ: current is made with those that the
-// hosts have, p with their successors. Of each host that has something to do, the first stage has the files, which may be
-// written on all hosts at once: nothing is restarted by that, and the authorities are the same. The stages after it restart
-// what reads the files, and probe it. Nothing in them disturbs more than a restart.
+// Renewals returns how hosts switch to renewed leaves. current is the plan with the leaves in use,
+// and p the plan of the same spec with their successors. The result has the hosts with changes.
+// Their first stage writes the files. It may run on all hosts at once, because it restarts nothing
+// and the authorities stay. The later stages restart and probe the units that read the files. They
+// disturb no more than a restart.
 //
-// A unit that differs from what was applied in more than the leaves cannot be restarted by itself. Its stage is left to who brings
-// the host to p, and the host is one of left; or, with whole, the unit is done together with the other steps of its stage.
+// A unit may differ from what was applied in more than its leaves. Such a unit cannot be restarted
+// alone. Its stage is left to the run that follows, and left is true for the host. If whole is
+// true, the unit is done with the other steps of its stage instead.
 func Renewals(p, current *Plan, facts map[string]Facts, whole bool) (renewals []Host, left map[string]bool) {
 	before := placesOf(current)
 	left = map[string]bool{}
@@ -39,10 +42,11 @@ func Renewals(p, current *Plan, facts map[string]Facts, whole bool) (renewals []
 	return renewals, left
 }
 
-// renewStage are the files of a stage that leaves are in, and the steps that take them up; done is false if some are left.
+// renewStage returns the files of a stage that contain leaves, and the steps that load them. done
+// is false if steps are left.
 func renewStage(stage Stage, current map[string]place, applied map[string]AppliedStep, whole bool) (files, steps []Step, done bool) {
 	var units, probes, all []Step
-	mixed := false // a unit differs in more
+	mixed := false // a unit differs in more than its leaves
 	for _, s := range stage.Steps {
 		if s.Probe != nil {
 			probes = append(probes, s)
@@ -50,7 +54,7 @@ func renewStage(stage Stage, current map[string]place, applied map[string]Applie
 		was, known := current[s.ID]
 		a, there := applied[s.ID]
 		switch {
-		case !known || !there || was.Hash() == s.Hash(): // it has no leaf, or the host has nothing to renew
+		case !known || !there || was.Hash() == s.Hash(): // no leaf, or nothing to renew on the host
 		case a.Hash == s.Hash() && a.Complete && a.Drift == "": // an earlier run has done it
 		case s.Unit == nil:
 			files = append(files, s)
@@ -67,7 +71,7 @@ func renewStage(stage Stage, current map[string]place, applied map[string]Applie
 	switch {
 	case mixed && whole:
 		return files, all, true
-	case mixed: // and what is not restarted is not probed either: it may run with what has ended
+	case mixed: // no probe without a restart: the certificate in use may have expired
 		return files, nil, false
 	case len(files)+len(units) == 0:
 		return nil, nil, true

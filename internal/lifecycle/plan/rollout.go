@@ -10,50 +10,53 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Rollout is the order in which hosts are brought to a plan: waves, one after the other. Who runs it decides nothing.
+// Rollout is the order in which hosts change: waves, one after the other.
 type Rollout struct {
 	Waves []Wave `json:"waves,omitempty"`
-	// PauseBetween waves that disturb something.
+	// PauseBetween is the pause between waves that disturb something.
 	PauseBetween time.Duration `json:"pauseBetween,omitempty"`
-	// HaltAfter so many hosts have failed, nothing more is begun; those that have failed are left out of later waves.
+	// HaltAfter is the number of failed hosts after which the rollout stops. Later waves skip hosts
+	// that have failed.
 	HaltAfter int `json:"haltAfter"`
 }
 
-// Wave is what is done on some hosts before anything of the next wave is.
+// Wave is a set of tasks that ends before the next wave begins.
 type Wave struct {
 	Name WaveName `json:"name"`
-	// AtATime is how many of the tasks go at the same time; zero is all.
+	// AtATime is how many tasks run in parallel. Zero means all.
 	AtATime int    `json:"atATime,omitempty"`
 	Tasks   []Task `json:"tasks"`
 }
 
-// WaveName says what a wave is about.
+// WaveName is the kind of a wave.
 type WaveName string
 
 // The waves, in their order.
 const (
-	// WaveTogether disturbs nobody: new hosts, what is taken up without a restart, and what only mends.
+	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs.
 	WaveTogether WaveName = "together"
-	// WaveJoin has members join an etcd that is there, each told those before it.
+	// WaveJoin adds members to an existing etcd cluster, one after the other.
 	WaveJoin WaveName = "join etcd"
-	// WaveJoined is what comes after on these hosts.
+	// WaveJoined has the remaining stages of hosts that joined.
 	WaveJoined WaveName = "after joining etcd"
-	// WaveEtcd restarts members of etcd, and what is below them.
+	// WaveEtcd restarts etcd members and what is below them.
 	WaveEtcd WaveName = "etcd"
 	// WaveAPIServers restarts API servers, controller managers and schedulers.
 	WaveAPIServers WaveName = "API servers"
-	// WaveKubelets restarts what is on the nodes of control planes, after all API servers: no kubelet is newer than one of them.
+	// WaveKubelets restarts kubelets of control planes. It comes after all API servers, because no
+	// kubelet may be newer than one of them.
 	WaveKubelets WaveName = "kubelets of control planes"
-	// WaveWorkers is all of the workers.
+	// WaveWorkers has all stages of the workers.
 	WaveWorkers WaveName = "workers"
 )
 
-// Disturbs reports whether what runs notices the wave.
+// Disturbs reports whether the wave disturbs what runs.
 func (w Wave) Disturbs() bool {
 	return w.Name == WaveEtcd || w.Name == WaveAPIServers || w.Name == WaveKubelets || w.Name == WaveWorkers
 }
 
-// Task is what a wave does on one host: steps of the cluster, stages of the host, steps of the cluster.
+// Task is the work of a wave on one host: steps in the cluster, stages of the host, steps in the
+// cluster.
 type Task struct {
 	Host   string        `json:"host"`
 	Before []ClusterStep `json:"before,omitempty"`
@@ -61,27 +64,28 @@ type Task struct {
 	Remove []string      `json:"remove,omitempty"`
 	Stages []StageID     `json:"stages"`
 	After  []ClusterStep `json:"after,omitempty"`
-	// Joins: the member of etcd is added before its stage, and promoted while it starts.
+	// Joins is true if the etcd member is added before its stage, and promoted while it starts.
 	Joins bool `json:"joins,omitempty"`
-	// Gated: all of the control plane must allow it, and be well again after it. Etcd and APIServer are what restarts of it.
+	// Gated is true if safety checks of the whole control plane run before and after the task. Etcd
+	// and APIServer are true if the task restarts them.
 	Gated     bool `json:"gated,omitempty"`
 	Etcd      bool `json:"etcd,omitempty"`
 	APIServer bool `json:"apiServer,omitempty"`
-	// Last: the host is given up after it.
+	// Last is true for the last task of the host, after which its lease is released.
 	Last bool `json:"last,omitempty"`
 }
 
-// RolloutOptions are what an order depends on beside the work.
+// RolloutOptions are the settings of a rollout, and what is known of the hosts.
 type RolloutOptions struct {
-	// MaxUnavailable is how many workers are disturbed at a time.
+	// MaxUnavailable is how many workers are disturbed in parallel. Zero means one.
 	MaxUnavailable int
 	PauseBetween   time.Duration
 	HaltAfter      int
-	// Mends names the hosts of which all that the work disturbs is down already.
+	// Mends has the hosts whose work only repairs components that are down.
 	Mends map[string]bool
-	// Mute names the hosts whose kubelets can be told nothing: nothing can be moved away from them.
+	// Mute has the hosts whose kubelets cannot be reached, so that pods cannot be moved from them.
 	Mute map[string]bool
-	// Joins names the hosts whose etcd joins, or joined, one that is there.
+	// Joins has the hosts whose etcd joins, or joined, an existing etcd cluster.
 	Joins map[string]bool
 }
 
@@ -123,13 +127,14 @@ func (m *rolloutMaker) add(wave WaveName, t Task) {
 	}
 }
 
-// together is a host that waits for no other, but for its turn to join etcd.
+// together adds a host that waits for no other, except for joining etcd one by one.
 func (m *rolloutMaker) together(w Work) {
 	name := w.Host.Name
 	task := func(stages []StageID) Task { return Task{Host: name, Stages: stages, Remove: w.removeIn(stages)} }
 	joining := m.options.Joins[name] && len(w.stages(StageEtcd)) > 0
 	if !joining || m.options.Mends[name] || w.Member {
-		// One whose etcd was started is a member already, which the others may need for a quorum, but may have no vote yet.
+		// Its etcd was started, so it is a member already. The others may need it for a quorum, although
+		// it may still be a learner.
 		t := task(w.stages(Stages...))
 		t.Joins = joining
 		m.add(WaveTogether, t)
@@ -142,8 +147,8 @@ func (m *rolloutMaker) together(w Work) {
 	m.add(WaveJoined, task(w.stages(StageControlPlane, StageNode)))
 }
 
-// controlPlane is a host that is disturbed component by component: what another control plane must have before its kubelet changes
-// comes first on all of them.
+// controlPlane adds a host that is changed component by component. The API servers of all control
+// planes change before the first of their kubelets.
 func (m *rolloutMaker) controlPlane(w Work) {
 	for _, wave := range []struct {
 		name   WaveName
@@ -161,7 +166,7 @@ func (m *rolloutMaker) controlPlane(w Work) {
 	}
 }
 
-// task is some stages of a host, between a drain and its end if pods would notice them.
+// task returns a task for some stages of a host. It drains the node if the stages disturb its pods.
 func (m *rolloutMaker) task(w Work, stages []StageID) Task {
 	t := Task{Host: w.Host.Name, Stages: stages, Remove: w.removeIn(stages)}
 	if w.Node && !m.options.Mute[w.Host.Name] && Worse(w.worstOf(t), DisruptionRestart) {
@@ -170,7 +175,8 @@ func (m *rolloutMaker) task(w Work, stages []StageID) Task {
 	return t
 }
 
-// rollout puts the waves in their order. With a pause, a wave that disturbs is as many waves as there are tasks that go at a time.
+// rollout puts the waves in their order. With a pause, a wave that disturbs is split into waves of
+// AtATime tasks.
 func (m *rolloutMaker) rollout() *Rollout {
 	r := &Rollout{PauseBetween: m.options.PauseBetween, HaltAfter: max(1, m.options.HaltAfter)}
 	for _, wave := range []Wave{
@@ -203,7 +209,7 @@ func (m *rolloutMaker) rollout() *Rollout {
 	return r
 }
 
-// stages of the work, of those that are asked for.
+// stages returns those stages of the work that are among the given ones.
 func (w Work) stages(among ...StageID) []StageID {
 	var ids []StageID
 	for _, s := range w.Stages {
@@ -214,7 +220,8 @@ func (w Work) stages(among ...StageID) []StageID {
 	return ids
 }
 
-// removeIn are the steps that are undone with some stages: all with the first one of the work.
+// removeIn returns the steps to undo before stages: all of them if stages begins with the first
+// stage of the work, else none.
 func (w Work) removeIn(stages []StageID) []string {
 	if len(stages) == 0 || stages[0] != w.Stages[0].ID {
 		return nil
@@ -222,7 +229,7 @@ func (w Work) removeIn(stages []StageID) []string {
 	return w.Remove
 }
 
-// worstOf is the most that a task disturbs.
+// worstOf returns the worst disruption of a task.
 func (w Work) worstOf(t Task) Disruption {
 	worst := DisruptionNone
 	for _, i := range w.Changes {
@@ -233,12 +240,12 @@ func (w Work) worstOf(t Task) Disruption {
 	return worst
 }
 
-// restarts reports whether a task restarts a unit that was there before.
+// restarts reports whether a task restarts a unit that existed before.
 func (w Work) restarts(t Task, unit string) bool {
 	return slices.ContainsFunc(w.Changes, func(i Change) bool { return i.Step == unit && i.Op != OpAdd && w.does(t, i) })
 }
 
-// does reports whether a change is one of those that a task makes.
+// does reports whether a task makes a change.
 func (w Work) does(t Task, i Change) bool {
 	if i.Op == OpRemove {
 		return slices.Contains(t.Remove, i.Step)
@@ -246,7 +253,7 @@ func (w Work) does(t Task, i Change) bool {
 	return slices.Contains(t.Stages, i.Stage)
 }
 
-// Steps are the steps of the cluster that the tasks take, each once, in the order of the waves.
+// Steps returns the steps in the cluster of all tasks, each once, in the order of the waves.
 func (r *Rollout) Steps() []ClusterStep {
 	var steps []ClusterStep
 	for _, wave := range r.Waves {
@@ -261,7 +268,7 @@ func (r *Rollout) Steps() []ClusterStep {
 	return steps
 }
 
-// Print writes the order for people to read: by wave, how many at a time, and what is done on each host.
+// Print writes the order as text: by wave, how many tasks in parallel, and the work on each host.
 func (r *Rollout) Print(w io.Writer) {
 	var b strings.Builder
 	for i, wave := range r.Waves {
@@ -277,10 +284,10 @@ func (r *Rollout) Print(w io.Writer) {
 			fmt.Fprintf(&b, "    %s\n", t)
 		}
 	}
-	_, _ = io.WriteString(w, b.String()) // as with fmt.Println, nobody could say so
+	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
 }
 
-// String says what a task does in a line.
+// String describes a task in one line.
 func (t Task) String() string {
 	var parts []string
 	if t.Gated {

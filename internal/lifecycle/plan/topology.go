@@ -11,7 +11,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// topology is a valid spec with its names and addresses resolved.
+// topology is a valid spec with resolved names and addresses.
 type topology struct {
 	name     string
 	spec     *clusterv1alpha1.Provision
@@ -26,7 +26,7 @@ type member struct {
 	clusterv1alpha1.Host
 
 	roles []clusterv1alpha1.Role
-	// ips are the internal addresses of the families that the cluster uses, the primary one first.
+	// ips are the internal addresses in the IP families of the cluster, the primary one first.
 	ips []netip.Addr
 }
 
@@ -78,7 +78,7 @@ func resolve(name string, spec *clusterv1alpha1.Provision) (*topology, error) {
 	return t, nil
 }
 
-// with are the members that have a role, in the order of the spec's hosts.
+// with returns the members with a role, in the order of the spec's hosts.
 func (t *topology) with(role clusterv1alpha1.Role) []member {
 	var members []member
 	for _, h := range t.spec.Hosts {
@@ -91,26 +91,26 @@ func (t *topology) with(role clusterv1alpha1.Role) []member {
 
 func (m member) has(role clusterv1alpha1.Role) bool { return slices.Contains(m.roles, role) }
 
-// isNode is true if the host has a Node object: hosts that only run etcd have none.
+// isNode reports whether the host has a Node. Hosts that run only etcd have none.
 func (m member) isNode() bool {
 	return m.has(clusterv1alpha1.RoleControlPlane) || m.has(clusterv1alpha1.RoleWorker)
 }
 
-// dedicated control planes run no workloads.
+// dedicated reports whether the host is a control plane without workloads.
 func (m member) dedicated() bool {
 	return m.has(clusterv1alpha1.RoleControlPlane) && !m.has(clusterv1alpha1.RoleWorker)
 }
 
-// ip is the primary internal address.
+// ip returns the primary internal address.
 func (m member) ip() string { return m.ips[0].String() }
 
-// ipList are the internal addresses with commas between.
+// ipList returns the internal addresses, separated by commas.
 func (m member) ipList() string { return Join(m.ips) }
 
-// managed is true if etcd runs on hosts of the cluster.
+// managed reports whether etcd runs on hosts of the cluster.
 func (t *topology) managed() bool { return t.spec.Etcd.Type != EtcdExternal }
 
-// external is the URL of the API server from outside.
+// external returns the URL of the API server for clients outside the cluster.
 func (t *topology) external() string {
 	e := t.spec.ControlPlaneEndpoint
 	first := t.with(clusterv1alpha1.RoleControlPlane)[0]
@@ -126,7 +126,7 @@ func (t *topology) external() string {
 	return httpsURL(host, e.Port)
 }
 
-// internal is the URL of the API server on the hosts of the cluster.
+// internal returns the URL of the API server for programs on the hosts.
 func (t *topology) internal() string {
 	if e := t.spec.ControlPlaneEndpoint; e.Address != "" {
 		return httpsURL(e.Address, e.Port)
@@ -134,10 +134,10 @@ func (t *topology) internal() string {
 	return "https://" + LoadBalancer
 }
 
-// local is the URL of the API server on its own host.
+// local returns the URL of the API server on its own host.
 func (t *topology) local() string { return httpsURL("127.0.0.1", t.spec.ControlPlaneEndpoint.Port) }
 
-// apiServers are host:port of each API server.
+// apiServers returns host:port of each API server.
 func (t *topology) apiServers() []string {
 	var servers []string
 	for _, m := range t.with(clusterv1alpha1.RoleControlPlane) {
@@ -146,7 +146,7 @@ func (t *topology) apiServers() []string {
 	return servers
 }
 
-// Nth is the address n after the first of a network.
+// Nth returns the address n after the first one of a network.
 func Nth(network netip.Prefix, n int) netip.Addr {
 	a := network.Masked().Addr()
 	for range n {
@@ -155,10 +155,10 @@ func Nth(network netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// dnsIP is the address of the cluster's DNS server.
+// dnsIP returns the address of the cluster's DNS server: the tenth of the Services.
 func (t *topology) dnsIP() string { return Nth(t.services[0], 10).String() }
 
-// EtcdPeers are the peer URLs, by host, of hosts that run etcd.
+// EtcdPeers returns the peer URLs, by host, for the hosts given. It is nil for an invalid spec.
 func EtcdPeers(spec *clusterv1alpha1.Provision, hosts []string) map[string]string {
 	t, err := resolve("", spec)
 	if err != nil {
@@ -190,10 +190,10 @@ func Join[T fmt.Stringer](items []T) string {
 	return strings.Join(texts, ",")
 }
 
-// parseAddresses parses one address, or two with a comma between.
+// parseAddresses parses one address, or two separated by a comma.
 func parseAddresses(text string) ([]netip.Addr, error) { return parseList(text, netip.ParseAddr) }
 
-// ParseNetworks parses one network, or two with a comma between.
+// ParseNetworks parses one network, or two separated by a comma.
 func ParseNetworks(text string) ([]netip.Prefix, error) { return parseList(text, netip.ParsePrefix) }
 
 func parseList[T any](text string, parse func(string) (T, error)) ([]T, error) {

@@ -16,11 +16,11 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// EvenEtcd is the origin of the error that there is an even number of etcd members. It forbids to make such a cluster; one
-// that lost a member has an even number until it gets another.
+// EvenEtcd is the origin of the error about an even number of etcd members. It prevents creating
+// such a cluster. A cluster that lost a member has an even number until it gets another.
 const EvenEtcd = "evenEtcd"
 
-// maxClusterName is what the name of a Cluster has room for.
+// maxClusterName is the maximum length of a Cluster's name.
 const maxClusterName = 48
 
 var (
@@ -32,7 +32,7 @@ var (
 	userPattern      = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.@\\-]*\$?$`)
 )
 
-// Validate says what is wrong with a defaulted spec, as far as the spec alone shows it.
+// Validate returns the errors in a spec with defaults, as far as the spec alone shows them.
 func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	v := &validator{spec: spec, hosts: map[string]*clusterv1alpha1.Host{}, roles: map[clusterv1alpha1.Role][]string{}}
 	root := field.NewPath("spec", "provision")
@@ -42,7 +42,7 @@ func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	if len(name) > maxClusterName {
 		v.add(field.TooLong(field.NewPath("metadata", "name"), name, maxClusterName))
 	}
-	if len(spec.Hosts) > maxHosts { // not worth looking at one by one
+	if len(spec.Hosts) > maxHosts { // too many to check one by one
 		return append(v.problems, field.TooMany(root.Child("hosts"), len(spec.Hosts), maxHosts))
 	}
 	v.validateHosts(root.Child("hosts"))
@@ -63,7 +63,7 @@ func Validate(name string, spec *clusterv1alpha1.Provision) field.ErrorList {
 	return v.problems
 }
 
-// validator gathers what is wrong with a spec.
+// validator collects the errors in a spec.
 type validator struct {
 	spec     *clusterv1alpha1.Provision
 	hosts    map[string]*clusterv1alpha1.Host
@@ -77,7 +77,7 @@ func (v *validator) invalidf(p *field.Path, value any, format string, args ...an
 	v.add(field.Invalid(p, value, fmt.Sprintf(format, args...)))
 }
 
-// invalidName reports what Kubernetes' own checks of a name say.
+// invalidName adds the errors that a check of Kubernetes returns for a name.
 func (v *validator) invalidName(p *field.Path, value string, check func(string) []string) {
 	for _, problem := range check(value) {
 		v.invalidf(p, value, "%s", problem)
@@ -101,7 +101,7 @@ func (v *validator) port(p *field.Path, value int32) { v.bounded(p, int64(value)
 func (v *validator) validateURL(p *field.Path, value string, schemes ...string) {
 	u, err := url.Parse(value)
 	if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) || !printable(value) {
-		// The value may hold a password: it is not repeated.
+		// The value may contain a password, so the error does not repeat it.
 		v.invalidf(p, field.OmitValueType{}, "must be a URL that begins with %s://", strings.Join(schemes, ":// or "))
 	} else if u.User != nil {
 		v.invalidf(p, field.OmitValueType{}, "must not hold a user or password: it is written to logs and to hosts")
@@ -182,7 +182,7 @@ func (v *validator) validateInternalAddress(p *field.Path, text string) {
 	}
 }
 
-// validateDialled checks what SSH is told.
+// validateDialled checks the parameters of an SSH connection.
 func (v *validator) validateDialled(p *field.Path, address string, port int32, user string) {
 	if address == "" {
 		v.add(field.Required(p.Child("address"), "say which IP address or DNS name SSH dials"))
@@ -221,7 +221,7 @@ func (v *validator) validateRoles(p *field.Path) {
 	}
 }
 
-// validateGroup checks the hosts of a role and notes them.
+// validateGroup checks the hosts of a role and records them.
 func (v *validator) validateGroup(p *field.Path, role clusterv1alpha1.Role, used map[string]bool) {
 	items := v.spec.RoleGroups[role]
 	if len(items) > maxHosts {
@@ -252,7 +252,7 @@ func (v *validator) validateGroup(p *field.Path, role clusterv1alpha1.Role, used
 	}
 }
 
-// abridged names the first of many.
+// abridged joins up to five names and counts the rest.
 func abridged(names []string) string {
 	const most = 5
 	if len(names) <= most {
@@ -387,10 +387,11 @@ func (v *validator) validateChart(p *field.Path, c *clusterv1alpha1.Chart) {
 	}
 }
 
-// cleanAbsolute is true of paths that mean what they say.
+// cleanAbsolute reports whether a path is absolute, cleaned and printable.
 func cleanAbsolute(p string) bool { return path.IsAbs(p) && path.Clean(p) == p && printable(p) }
 
-// printable is true of text without spaces at which files and command lines would break.
+// printable reports whether a text has no spaces or control characters, which would break files and
+// command lines.
 func printable(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' })
 }

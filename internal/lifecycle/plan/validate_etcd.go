@@ -11,14 +11,14 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// etcdElections is how many heartbeats etcd wants in an election at least.
+// etcdElections is the minimum number of heartbeats in an election timeout of etcd.
 const etcdElections = 5
 
-// maxEtcdMembers is the most that etcd is said to do well with.
+// maxEtcdMembers is the largest number of members that is recommended for etcd.
 const maxEtcdMembers = 9
 
-// taken are directories that hold what is not etcd's, so that they must not be etcd's data directory nor above it, and those
-// below which data do not stay.
+// taken are directories with files that are not etcd's. The data directory must not be one of them,
+// or above or below one. Data below volatile directories would be lost.
 var (
 	taken    = []string{"/var/lib/kubelet", "/var/lib/containerd", "/var/lib/orrery", "/var/log/pods", "/etc/kubernetes", "/etc/containerd", "/etc/cni", "/opt/orrery", "/opt/cni"}
 	volatile = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/tmp", "/var/tmp", "/boot", "/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64"}
@@ -73,7 +73,7 @@ func (v *validator) validateMembers(p *field.Path) {
 	}
 }
 
-// validateDataDir refuses directories with whose removal more than etcd would go.
+// validateDataDir refuses directories whose removal would remove more than etcd's data.
 func (v *validator) validateDataDir(p *field.Path, dir string) {
 	switch {
 	case !cleanAbsolute(dir):
@@ -87,7 +87,7 @@ func (v *validator) validateDataDir(p *field.Path, dir string) {
 	}
 }
 
-// below is true if path is dir or in it.
+// below reports whether path is dir or below it.
 func below(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
 func (v *validator) validateExternalEtcd(root *field.Path) {

@@ -23,14 +23,14 @@ var flagPattern = regexp.MustCompile(`^[a-z][a-z0-9]*([-_.][a-z0-9]+)*$`)
 //go:embed owned.yaml
 var ownedYAML []byte
 
-// owned is what the plan sets and nobody else may; owned.yaml explains it.
+// owned lists the settings that only the plan may set. owned.yaml explains them.
 var owned = func() (o struct {
 	Flags                      map[string]map[string]string
 	Kubelet, Proxy, ProxyFlags []string
 },
 ) {
 	if err := yaml.UnmarshalStrict(ownedYAML, &o); err != nil {
-		panic(err) // it is ours
+		panic(err) // the file is embedded
 	}
 	return o
 }()
@@ -79,8 +79,8 @@ func (v *validator) validateKubernetes(p *field.Path) {
 	}
 }
 
-// validateArgs checks the flags of a program and returns their names, empty where there is none. No message repeats a value,
-// for it may be a secret.
+// validateArgs checks the flags of a program and returns their names, with "" for invalid ones.
+// Errors repeat no value, because it may be a secret.
 func (v *validator) validateArgs(p *field.Path, program string, args clusterv1alpha1.Args) []string {
 	names := make([]string, len(args))
 	for i, arg := range args {
@@ -95,7 +95,7 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 		case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }):
 			v.invalidf(p.Index(i), field.OmitValueType{}, "the value of %s must be one line", name)
 		default:
-			names[i] = strings.ReplaceAll(name, "_", "-") // as the programs read it
+			names[i] = strings.ReplaceAll(name, "_", "-") // as the programs read the name
 		}
 		if instead, set := owned.Flags[program][names[i]]; set {
 			way := "leave it out"
@@ -108,7 +108,7 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 	return names
 }
 
-// validateConfiguration checks what is merged into a configuration file.
+// validateConfiguration checks settings that are merged into a configuration file.
 func (v *validator) validateConfiguration(p *field.Path, raw []byte, keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(v.object(p, raw))) {
 		if slices.Contains(keys, key) {
@@ -117,7 +117,7 @@ func (v *validator) validateConfiguration(p *field.Path, raw []byte, keys []stri
 	}
 }
 
-// object parses a JSON object.
+// object parses a JSON object. For other input it adds an error and returns nil.
 func (v *validator) object(p *field.Path, raw []byte) map[string]any {
 	var o map[string]any
 	if err := json.Unmarshal(raw, &o); err != nil {
@@ -126,10 +126,10 @@ func (v *validator) object(p *field.Path, raw []byte) map[string]any {
 	return o
 }
 
-// minor is Y of v1.Y.Z, or -1.
+// minor returns Y of v1.Y.Z, or -1.
 func minor(version string) int { return versionPart(version, 1) }
 
-// patch is Z of v1.Y.Z, or -1.
+// patch returns Z of v1.Y.Z, or -1.
 func patch(version string) int { return versionPart(version, 2) }
 
 func versionPart(version string, group int) int {

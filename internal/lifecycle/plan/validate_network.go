@@ -9,18 +9,19 @@ import (
 )
 
 const (
-	// maxNodeNetworks is how many bits may be between the pods' network and that of a node: the controller manager keeps a
-	// bitmap of all.
+	// maxNodeNetworks is the maximum number of bits between the pods' network and that of a node. The
+	// controller manager keeps a bitmap of all node networks.
 	maxNodeNetworks = 16
-	// maxServiceBits is how many bits of a network of Services may be free: the API server keeps a bitmap of all.
+	// maxServiceBits is the maximum number of host bits in a network of Services. The API server keeps
+	// a bitmap of all addresses.
 	maxServiceBits = 20
-	// minServiceBits leaves room for the tenth address, which is the DNS server's.
+	// minServiceBits gives space for the tenth address, which is the DNS server's.
 	minServiceBits = 4
-	// reservedAddresses of a node's network are its own, the bridge's and the broadcast address.
+	// reservedAddresses are the network, bridge and broadcast addresses of a node's network.
 	reservedAddresses = 3
 )
 
-// network is one of the two networks that a spec names, with where it is named.
+// network is one network of a field, with the path and text of the field.
 type network struct {
 	path   *field.Path
 	text   string
@@ -54,7 +55,7 @@ func (v *validator) validateNetwork(root *field.Path) {
 	v.validateAddresses(root, slices.Concat(pods, services), services)
 }
 
-// families says of each network whether it is IPv4.
+// families returns, for each network, whether it is IPv4.
 func families(networks []network) []bool {
 	var four []bool
 	for _, n := range networks {
@@ -63,7 +64,7 @@ func families(networks []network) []bool {
 	return four
 }
 
-// networks parses a field and checks each network by itself.
+// networks parses a field and checks each network. It returns the valid ones.
 func (v *validator) networks(p *field.Path, text string) []network {
 	prefixes, err := ParseNetworks(text)
 	if err != nil {
@@ -89,7 +90,8 @@ func (v *validator) networks(p *field.Path, text string) []network {
 	return networks
 }
 
-// validateNodeNetworks checks that each node gets a part of the pods' network, and each pod an address of it.
+// validateNodeNetworks checks that the pods' network has a part for each node, and an address for
+// each pod of a node.
 func (v *validator) validateNodeNetworks(p *field.Path, pods network) {
 	k := v.spec.Kubernetes
 	at, size := p.Child("nodeCidrMaskSize"), int(k.NodeCidrMaskSize)
@@ -114,13 +116,13 @@ func (v *validator) validateNodeNetworks(p *field.Path, pods network) {
 	}
 }
 
-// nodes are the hosts that have a part of the pods' network.
+// nodes returns the hosts that need a part of the pods' network.
 func (v *validator) nodes() []string {
 	return unique(slices.Concat(v.roles["control-plane"], v.roles["worker"]))
 }
 
-// validateAddresses checks that no address of a host is in a network of the cluster, and that hosts have an address of each
-// family.
+// validateAddresses checks that no address of a host is in a network of the cluster, and that each
+// host has an address of each family.
 func (v *validator) validateAddresses(root *field.Path, all, services []network) {
 	inNetwork := func(p *field.Path, text string, a netip.Addr) {
 		for _, n := range all {

@@ -10,9 +10,9 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// validatePorts checks that no two things listen on one port of a host.
+// validatePorts checks that no two processes of a host listen on the same port.
 func (v *validator) validatePorts(root *field.Path) {
-	said := map[[2]port]bool{} // it is the same on every host
+	said := map[[2]port]bool{} // report a pair of ports once, not for every host
 	for i := range v.spec.Hosts {
 		h := &v.spec.Hosts[i]
 		var roles []clusterv1alpha1.Role
@@ -22,7 +22,7 @@ func (v *validator) validatePorts(root *field.Path) {
 			}
 		}
 		used := map[int32]port{}
-		// Behind a bastion or a forwarded port, sshd may listen elsewhere.
+		// With a bastion or forwarded port, sshd may listen on another port.
 		if h.Bastion == nil && h.Address == h.InternalAddress {
 			used[h.Port] = port{number: h.Port, process: "sshd"}
 		}

@@ -9,8 +9,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// ValidateUpdate says why a cluster that was built by one spec cannot become what another says. Both are defaulted and each
-// is valid for itself.
+// ValidateUpdate returns why a cluster cannot change from one spec to another. Both specs have
+// defaults and are valid.
 func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
 	root := field.NewPath("spec", "provision")
 	u := updates{old: old, updated: updated}
@@ -39,11 +39,11 @@ func ValidateUpdate(old, updated *clusterv1alpha1.Provision) field.ErrorList {
 	return u.problems
 }
 
-// olderPatch is the origin of the error that a version is an older patch of the same minor.
+// olderPatch is the origin of the error about an older patch version of the same minor.
 const olderPatch = "olderPatch"
 
-// IsOlderPatch reports whether an error says no more than that a version is an older patch of the same minor. It is allowed where
-// the cluster has been that before, to go back.
+// IsOlderPatch reports whether an error only says that the version is an older patch of the same
+// minor. Such a change is allowed for a rollback.
 func IsOlderPatch(err *field.Error) bool { return err.Origin == olderPatch }
 
 type updates struct {
@@ -64,16 +64,16 @@ func (u *updates) version(p *field.Path) {
 		u.forbidf(p, "%s is older than %s, which the cluster runs: it cannot go back but to what it was before its last change. Use %s or newer", to, from, from)
 		u.problems[len(u.problems)-1].Origin = olderPatch
 	case skipped > 0:
-		// Host by host, a kubelet would get ahead of the other API servers.
+		// Host by host, a kubelet would become newer than other API servers.
 		u.forbidf(p, "from %s to %s is an upgrade to another minor version, which cannot be done yet: use a patch of v1.%d", from, to, minor(from))
 	}
 }
 
-// hosts checks what became of the hosts that stay, and that etcd keeps its quorum.
+// hosts checks the changes of remaining hosts, and the quorum of etcd.
 func (u *updates) hosts(root *field.Path) {
 	was, errOld := resolve("", u.old)
 	is, errNew := resolve("", u.updated)
-	if errOld != nil || errNew != nil { // Validate says why
+	if errOld != nil || errNew != nil { // Validate returns the error
 		return
 	}
 	for i, h := range u.updated.Hosts {
@@ -106,7 +106,7 @@ func (u *updates) quorum(p *field.Path, was, is *topology) {
 			added++
 		}
 	}
-	// That one member can go is seen when the members are asked; it may be the one that is lost.
+	// Removing one member is checked later, at the members themselves: it may be the one that is down.
 	if need := len(before)/2 + 1; kept < need && len(before)-kept > 1 {
 		u.forbidf(p, "%d of %d members of etcd would stay, and %d are its quorum: take members out one by one", kept, len(before), need)
 	}

@@ -2,29 +2,30 @@ package plan
 
 import "slices"
 
-// stepKubeletUnit starts the kubelet: a host that has it is a node.
+// stepKubeletUnit starts the kubelet. A host with this step is a node.
 const stepKubeletUnit = "kubelet" + suffixUnit
 
-// Work is what is to be done on a host.
+// Work is the work on a host.
 type Work struct {
 	Host Host
-	// Fresh hosts have nothing of ours, and Unbuilt ones a stage of which no probe ever succeeded: nothing that runs on them is
-	// disturbed, and others may wait for them, such as members of etcd for their quorum.
+	// Fresh is true if nothing of Orrery is on the host. Unbuilt is true if no probe of some stage has
+	// succeeded yet. Nothing that runs on an unbuilt host is disturbed, and other hosts may wait for
+	// it, such as etcd members for their quorum.
 	Fresh, Unbuilt bool
-	// Node is true if the host is, or was, a node. Unregistered ones have no kubelet yet.
+	// Node is true if the host is, or was, a node. Unregistered is true if it has no kubelet yet.
 	Node, Unregistered bool
 	// Member is true if etcd was started on the host.
 	Member bool
-	// Stages that have something to do, and the steps that are undone before.
+	// Stages with changes, and steps to undo before them.
 	Stages []Stage
 	Remove []string
 	// Changes of the host.
 	Changes []Change
-	// Worst is the most that the changes disturb.
+	// Worst is the worst disruption of the changes.
 	Worst Disruption
 }
 
-// Works lists the hosts of a plan that have something to do, of those whose facts are known.
+// Works returns the hosts of a plan with changes, of those whose facts are known.
 func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 	var works []Work
 	for _, h := range p.Hosts {
@@ -66,10 +67,10 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 	return works
 }
 
-// Rolls reports whether the work disturbs what runs, so that it is not done on all hosts at once.
+// Rolls reports whether the work disturbs what runs, so that it must not run on all hosts at once.
 func (w Work) Rolls() bool { return !w.Unbuilt && Worse(w.Worst, DisruptionReload) }
 
-// isNode reports whether a host has a kubelet, or is to have one.
+// isNode reports whether a host has a kubelet, or will have one.
 func isNode(h Host, applied Applied) bool {
 	return slices.ContainsFunc(applied.Steps, func(s AppliedStep) bool { return s.ID == stepKubeletUnit }) ||
 		slices.ContainsFunc(h.Stages, func(stage Stage) bool {
@@ -77,7 +78,7 @@ func isNode(h Host, applied Applied) bool {
 		})
 }
 
-// unbuilt reports whether a host has a stage of which no probe ever succeeded.
+// unbuilt reports whether some stage of a host has probes and none of them has succeeded yet.
 func unbuilt(h Host, applied Applied) bool {
 	passed := map[string]bool{}
 	for _, s := range applied.Steps {
