@@ -413,7 +413,7 @@ func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 			taints = append(taints, corev1.Taint{Key: plan.ControlPlaneTaint, Effect: corev1.TaintEffectNoSchedule})
 		}
 		patch["spec"] = map[string]any{"taints": taints}
-		metadata["resourceVersion"] = n.ResourceVersion // the list replaces all taints: other writes conflict
+		metadata["resourceVersion"] = n.ResourceVersion // the list of taints is replaced: no lost update
 	}
 	if len(metadata) > 0 {
 		patch["metadata"] = metadata

@@ -74,9 +74,9 @@ func (r *run) outages() []string {
 }
 
 // rehearse checks the control plane before a run changes it. It returns the work with mends set
-// where the work only repairs. It returns an error if the safety checks would refuse other work even
-// after these repairs. It asks no host if the control plane is not disturbed or the cluster was
-// never built. An Operation that deletes nodes leaves out the refused work instead.
+// where the work only repairs. It returns an error if the safety checks would refuse other work
+// even after these repairs. It asks no host if the control plane is not disturbed or the cluster
+// was never built. An Operation that deletes nodes leaves out the refused work instead.
 func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error) {
 	if r.state.Applied == nil || !slices.ContainsFunc(work, hostWork.disturbsControlPlane) {
 		return work, nil
@@ -139,9 +139,9 @@ func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostW
 }
 
 // gated calls do, which disturbs the control plane of a host, between two safety checks. The first
-// one refuses an act that would cost etcd its quorum or stop all API servers, unless the cluster has
-// only one. The second one waits until the control plane has recovered. A cluster that is not built
-// is not checked.
+// one refuses an act that would cost etcd its quorum or stop all API servers, unless the cluster
+// has only one. The second one waits until the control plane has recovered. A cluster that is not
+// built is not checked.
 func (r *run) gated(ctx context.Context, name string, act gate.Act, do func() error) error {
 	if r.state.Applied == nil {
 		return do()

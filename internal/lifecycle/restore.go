@@ -81,7 +81,8 @@ func (r *run) undoable(names []string) error {
 	if r.op.Spec.Forgets() {
 		return nil
 	}
-	agents := []string{filepath.Dir(node.Dir), filepath.Dir(filepath.Dir(node.AgentPath))} // directories that the agent removes
+	// The agent removes these directories.
+	agents := []string{filepath.Dir(node.Dir), filepath.Dir(filepath.Dir(node.AgentPath))}
 	var errs []error
 	for _, name := range names {
 		f, reached := r.facts[name]

@@ -235,7 +235,8 @@ func (f Files) Operations(_ context.Context, cluster string) ([]lifecyclev1alpha
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
 			return c
 		}
-		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name)) // same second: the names end in numbers
+		// The names end in numbers.
+		return cmp.Or(len(a.Name)-len(b.Name), strings.Compare(a.Name, b.Name))
 	})
 	return ops, nil
 }

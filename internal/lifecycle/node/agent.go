@@ -8,8 +8,9 @@ import (
 // agentFile is the name of the file with the agentStamp.
 const agentFile = "agent.json"
 
-// agentStamp is a digest of the agent, and which file it is of: one that is put in its place, or written to, is another. So
-// whoever asks for the digest costs no look at all of the file.
+// agentStamp is the digest of the agent's file, with the file's identity. A replaced or changed
+// file has another identity. The digest is therefore known without reading the whole file each
+// time.
 type agentStamp struct {
 	Digest  string           `json:"digest"`
 	Device  uint64           `json:"device"`
@@ -18,7 +19,8 @@ type agentStamp struct {
 	Changed syscall.Timespec `json:"changed"`
 }
 
-// agentNow is the stamp of the agent that is there, empty if there is none that can be read, and whether it is kept.
+// agentNow returns the stamp of the agent's file, empty if the file cannot be read. kept reports
+// whether this stamp is stored already.
 func (n *Node) agentNow() (now agentStamp, kept bool) {
 	info, err := os.Stat(n.path(AgentPath))
 	if err != nil {
@@ -42,7 +44,8 @@ func (n *Node) agentNow() (now agentStamp, kept bool) {
 	return now, false
 }
 
-// stampAgent keeps the digest of the agent. Where it cannot be kept, it is found again.
+// stampAgent stores the stamp of the agent. It ignores errors: agentNow then computes the digest
+// again.
 func (n *Node) stampAgent() {
 	if now, kept := n.agentNow(); !kept && now.Digest != "" {
 		_ = n.writeChecked(n.dir(agentFile), now)

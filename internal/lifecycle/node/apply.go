@@ -20,22 +20,23 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/unit"
 )
 
-// session is one run of the agent: it answers one request.
+// session is one run of the agent. It performs one request.
 type session struct {
 	*Node
 	request Request
 	events  *json.Encoder
 	state   *state
 	content *arrivals
-	// units as they were when they were first asked about, without those that were changed since.
+	// units has the first observed status of units, without those that were changed since.
 	units map[string]unit.Status
-	// dirty is true when the state has what is not on disk: that the last step is complete. It is written together with
-	// the next step's being begun; whoever is killed before does the last step again.
+	// dirty is true if the state has a completed step that is not on disk. It is written together with
+	// the beginning of the next step. An agent that is killed before repeats the step.
 	dirty bool
 }
 
-// Apply reads a Request and the content of its streams, does it, and writes Events. What fails is an event; the error is
-// of a request that cannot be read or of events that cannot be written.
+// Apply reads a Request and the content of its streams, performs the request, and writes Events.
+// Failures are reported as events. The error is about an unreadable request, or events that cannot
+// be written.
 func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 	in := bufio.NewReader(r)
 	line, err := in.ReadBytes('\n')
@@ -59,8 +60,8 @@ func (n *Node) Apply(ctx context.Context, r io.Reader, w io.Writer) error {
 	return nil
 }
 
-// parseRequest reads a request. Of one in another protocol only that is read; one in ours with a field that is not known here
-// asks for something that would not be done.
+// parseRequest reads a request. From a request with another protocol it reads only the protocol. An
+// unknown field is an error, since the agent would not do what it asks for.
 func parseRequest(line []byte) (Request, error) {
 	var said struct {
 		Protocol int `json:"protocol"`
@@ -75,7 +76,7 @@ func parseRequest(line []byte) (Request, error) {
 	return req, err
 }
 
-// eventError is an event that could not be written: nobody listens.
+// eventError means that an event could not be written, because nobody reads it.
 type eventError struct{ err error }
 
 func (e *eventError) Error() string { return "write event: " + e.err.Error() }
@@ -89,7 +90,7 @@ func (s *session) emit(e Event) error {
 	return nil
 }
 
-// failure is the event of an error.
+// failure returns the event for an error.
 func failure(step string, err error) Event {
 	e := Event{Step: step, State: lifecyclev1alpha1.StepFailed, Message: err.Error()}
 	if held, ok := errors.AsType[*leaseError](err); ok {
@@ -104,7 +105,8 @@ func failure(step string, err error) Event {
 	return e
 }
 
-// run does the request. An error that it returns is of the request as a whole.
+// run performs the request. It returns errors about the request as a whole. Failed steps are
+// events.
 func (s *session) run(ctx context.Context, in io.Reader) error {
 	if s.nothingToDo() {
 		return s.emit(Event{State: lifecyclev1alpha1.StepRunning})
@@ -136,14 +138,14 @@ func (s *session) run(ctx context.Context, in io.Reader) error {
 	if err = errors.Join(err, s.flush()); err != nil {
 		return err
 	}
-	// After a failure too, what is on its way is worth having: the request will be repeated.
+	// Content is useful even after a failure, because the request will be repeated.
 	if err := s.await(ctx, s.content.all); err != nil || !ok {
 		return err
 	}
 	return s.end(ctx)
 }
 
-// makeDir makes the directory of the agent, and returns what was made on the way to it.
+// makeDir creates the directory of the agent, and returns the parents that it created.
 func (n *Node) makeDir() (made []string, err error) {
 	for dir := filepath.Dir(Dir); dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(n.path(dir)); err == nil {
@@ -162,16 +164,17 @@ func (n *Node) makeDir() (made []string, err error) {
 	return made, nil
 }
 
-// nothingToDo is true when the host has no trace of us and the request asks only that it has none, or gives up a lease.
+// nothingToDo reports whether the host has no trace of Orrery, and the request only removes steps
+// or releases a lease.
 func (s *session) nothingToDo() bool {
 	_, err := os.Lstat(s.dir())
 	r := s.request
 	return errors.Is(err, fs.ErrNotExist) && !r.RemoveAll && r.Release && len(r.Steps)+len(r.Streams)+len(r.Fetches) == 0
 }
 
-// begin reads the state and refuses what is not for this host.
+// begin loads the state and refuses a request for another cluster. made lists created directories.
 func (s *session) begin(made []string) (err error) {
-	if err := s.holds(s.request.Lease); err != nil { // it may have been taken over while we waited
+	if err := s.holds(s.request.Lease); err != nil { // another run may have taken the lease during the wait
 		return err
 	}
 	if s.state, err = s.load(); err != nil {
@@ -191,7 +194,7 @@ func (s *session) begin(made []string) (err error) {
 	return nil
 }
 
-// steps undoes and does steps until one fails, which is an event.
+// steps undoes and does steps until one fails. A failed step is reported as an event.
 func (s *session) steps(ctx context.Context) (ok bool, err error) {
 	var gone []*record
 	for _, r := range slices.Backward(s.state.Steps) {
@@ -219,7 +222,7 @@ func (s *session) steps(ctx context.Context) (ok bool, err error) {
 	return true, nil
 }
 
-// step does something about a step, between two events.
+// step calls do between the two events of a step.
 func (s *session) step(ctx context.Context, id, hash string, do func() (lifecyclev1alpha1.StepState, string, error)) (ok bool, err error) {
 	if err := s.emit(Event{Step: id, InputHash: hash, State: lifecyclev1alpha1.StepRunning}); err != nil {
 		return false, err
@@ -240,7 +243,7 @@ func (s *session) step(ctx context.Context, id, hash string, do func() (lifecycl
 	return err == nil, s.emit(e)
 }
 
-// do does a step of the request.
+// do performs step i of the request.
 func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, string, error) {
 	step := s.request.Steps[i]
 	k, err := kindOf(step)
@@ -263,7 +266,7 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 			return lifecyclev1alpha1.StepUnchanged, "", nil
 		}
 	}
-	if step.Artifact != nil { // before it is begun: what is there now is of use until then
+	if step.Artifact != nil { // before the step begins: the present file is useful until then
 		if _, err := s.need(ctx, step.Artifact.Blob); err != nil {
 			return "", "", s.allMissing(ctx, i, err)
 		}
@@ -301,7 +304,7 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 	return lifecyclev1alpha1.StepChanged, strings.Join(r.notes, "; "), nil
 }
 
-// allMissing names at once all content that is missing for the steps from i.
+// allMissing lists all missing content for the steps from i, if err is about missing content.
 func (s *session) allMissing(ctx context.Context, i int, err error) error {
 	var missing *missingError
 	if !errors.As(err, &missing) {
@@ -323,7 +326,7 @@ func (s *session) allMissing(ctx context.Context, i int, err error) error {
 	return all
 }
 
-// revert undoes an applied step.
+// revert undoes an applied step and removes its record.
 func (s *session) revert(ctx context.Context, r *record) (lifecyclev1alpha1.StepState, string, error) {
 	k, err := kindOf(r.Step)
 	if err != nil {
@@ -357,7 +360,7 @@ func (s *session) flush() error {
 	return s.write()
 }
 
-// end ends a request all of whose steps succeeded.
+// end finishes a request all of whose steps succeeded.
 func (s *session) end(ctx context.Context) error {
 	if s.request.RemoveAll {
 		return s.leave()
@@ -380,7 +383,7 @@ func (s *session) end(ctx context.Context) error {
 	return s.content.missing()
 }
 
-// leave removes what the agent keeps, and the agent. What others put beside it stays.
+// leave removes the files of the agent, and the agent itself. Other files in its directories stay.
 func (s *session) leave() error {
 	made := s.state.Made
 	if err := os.RemoveAll(s.path(Dir)); err != nil {
@@ -401,7 +404,7 @@ func (s *session) leave() error {
 	return s.fault("leave/removed")
 }
 
-// missing is the content that should have come with the request and did not.
+// missing returns an error that lists the content that did not arrive, or nil.
 func (a *arrivals) missing() error {
 	all := &missingError{}
 	var errs []error
@@ -418,7 +421,7 @@ func (a *arrivals) missing() error {
 	return all
 }
 
-// Observe says what was applied and how it is now.
+// Observe returns what was applied, and how the host differs from it. It changes nothing.
 func (n *Node) Observe(ctx context.Context) (plan.Applied, error) {
 	s := &session{Node: n}
 	var err error
@@ -446,7 +449,7 @@ func (n *Node) Observe(ctx context.Context) (plan.Applied, error) {
 	return applied, nil
 }
 
-// paths of the host, for this process.
+// paths adds the root to paths of the host.
 func (n *Node) paths(paths []string) []string {
 	at := make([]string, 0, len(paths))
 	for _, path := range paths {

@@ -20,10 +20,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// artifact is a plan.Artifact.
+// artifact performs a plan.Artifact.
 type artifact struct{ *plan.Artifact }
 
-// placed is a file as it was when it was placed. As long as nothing in Stat changes, it is not read again.
+// placed is the digest and the metadata of an installed file. The file is read again only if the
+// metadata has changed.
 type placed struct {
 	Digest string   `json:"digest"`
 	Stat   fileStat `json:"stat"`
@@ -120,7 +121,8 @@ func (a artifact) apply(ctx context.Context, s *session, r *record) error {
 
 func (a artifact) revert(_ context.Context, s *session, r *record) error { return s.restorePaths(r) }
 
-// link places the blob itself: by a hard link, which costs nothing, where the file systems and modes allow it.
+// link installs the blob itself. It uses a hard link if the file system and modes allow, else a
+// copy.
 func (a artifact) link(s *session, r *record, blob string, mode fs.FileMode) error {
 	to, ok := a.Files[""]
 	if !ok || len(a.Files) != 1 {
@@ -153,7 +155,8 @@ func (a artifact) link(s *session, r *record, blob string, mode fs.FileMode) err
 	})
 }
 
-// linkBlob says whether it could. The mode belongs to all names of a file, so a second name must want the same.
+// linkBlob makes a hard link and reports whether that was possible. All names of a file share its
+// mode, so a second name must have the same mode.
 func (s *session) linkBlob(blob, to string, mode fs.FileMode) (bool, error) {
 	var stat unix.Stat_t
 	if err := unix.Stat(blob, &stat); err != nil {
@@ -168,7 +171,7 @@ func (s *session) linkBlob(blob, to string, mode fs.FileMode) (bool, error) {
 	return os.Link(blob, to) == nil, nil
 }
 
-// extract places members of an archive.
+// extract installs members of an archive.
 func (a artifact) extract(ctx context.Context, s *session, r *record, blob string, mode fs.FileMode) error {
 	in, err := os.Open(blob)
 	if err != nil {
@@ -222,5 +225,5 @@ func (a artifact) extract(ctx context.Context, s *session, r *record, blob strin
 	return nil
 }
 
-// memberName is the same for kubelet and ./kubelet.
+// memberName returns the same name for kubelet and ./kubelet.
 func memberName(name string) string { return path.Clean(name) }

@@ -13,7 +13,7 @@ import (
 	supervised "orrery.dev/orrery/internal/process"
 )
 
-// askTimeout is that of one question of a probe.
+// askTimeout bounds one attempt of a probe.
 const askTimeout = 3 * time.Second
 
 // Probe implements System.
@@ -53,7 +53,7 @@ func (l *Linux) get(ctx context.Context, p plan.Probe) error {
 	return nil
 }
 
-// file is where a file of the host is, if one is named.
+// file adds the root to a path of the host. An empty path stays empty.
 func (l *Linux) file(path string) string {
 	if path == "" {
 		return ""

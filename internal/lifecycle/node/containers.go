@@ -19,16 +19,17 @@ import (
 )
 
 const (
-	// killPatience is how long killed processes may take to be gone: one that waits for a disk does not go.
+	// killPatience is how long killed processes may take to end. A process that waits for a disk does
+	// not end.
 	killPatience = 10 * time.Second
 	killInterval = 20 * time.Millisecond
 )
 
-// killContainers kills the processes in the swept control groups, the shims of containerd's socket, and what those
-// started. The containers were stopped in good order before, as far as that was wanted: the node was drained.
+// killContainers kills the processes in the control groups of the sweep, containerd's shims, and
+// all descendants. A drain has stopped the pods before, if the user wanted that.
 func (l *Linux) killContainers(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error {
 	for _, name := range sweep.Cgroups {
-		// systemd keeps its own idea of a slice.
+		// systemd has its own record of a slice.
 		if strings.HasSuffix(name, ".slice") && !slices.Contains(keep.Cgroups, name) && has("systemctl") {
 			if _, err := l.Run(ctx, []string{"systemctl", "stop", name}, ""); ctx.Err() != nil {
 				return err
@@ -99,7 +100,8 @@ func (l *Linux) containerProcesses(sweep plan.Sweep, keep plan.Traces) ([]int, e
 	return pids, nil
 }
 
-// processes returns the parents of all processes that have not ended, and those that are shims of containerd's socket.
+// processes returns the parent of each running process, and the shims of the containerd with this
+// socket.
 func (l *Linux) processes(socket string) (parents map[int]int, shims []int, err error) {
 	proc := filepath.Join("/", l.Root, "/proc")
 	entries, err := os.ReadDir(proc)
@@ -113,10 +115,10 @@ func (l *Linux) processes(socket string) (parents map[int]int, shims []int, err 
 			continue
 		}
 		stat, err := os.ReadFile(filepath.Join(proc, e.Name(), "stat"))
-		if err != nil { // it ended meanwhile
+		if err != nil { // it has ended
 			continue
 		}
-		// The name, in parentheses, can have anything in it; state and parent follow it.
+		// The name, in parentheses, can contain any character. State and parent follow it.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		const wanted = 2
 		if len(fields) < wanted || fields[0] == "Z" || fields[0] == "X" {
@@ -132,7 +134,7 @@ func (l *Linux) processes(socket string) (parents map[int]int, shims []int, err 
 	return parents, shims, nil
 }
 
-// isShim says whether a command line is that of a shim which containerd with this socket started.
+// isShim reports whether a command line belongs to a shim of the containerd with this socket.
 func isShim(command []byte, socket string) bool {
 	args := strings.Split(string(command), "\x00")
 	if socket == "" || !strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") {
@@ -144,7 +146,7 @@ func isShim(command []byte, socket string) bool {
 
 func readPIDs(path string) []int {
 	content, err := os.ReadFile(path)
-	if err != nil { // the group is gone, or has threads only
+	if err != nil { // the group is gone, or has only threads
 		return nil
 	}
 	var pids []int

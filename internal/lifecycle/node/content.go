@@ -21,11 +21,12 @@ import (
 
 const (
 	digestPrefix = "sha256:"
-	// parallelFetches bounds how many blobs are fetched at a time.
+	// parallelFetches bounds how many blobs are fetched in parallel.
 	parallelFetches = 4
 )
 
-// blobPath is where a blob is kept; an error if the digest is none, which could be any path.
+// blobPath returns the path of a stored blob. It returns an error for an invalid digest, which
+// could otherwise lead to any path.
 func (n *Node) blobPath(digest string) (string, error) {
 	name, ok := strings.CutPrefix(digest, digestPrefix)
 	if raw, err := hex.DecodeString(name); !ok || err != nil || len(raw) != sha256.Size || strings.ToLower(name) != name {
@@ -34,23 +35,24 @@ func (n *Node) blobPath(digest string) (string, error) {
 	return n.dir("blobs", "sha256", name), nil
 }
 
-// arrivals are the blobs that come with a request, from the stream or from other hosts. They arrive while steps are done.
+// arrivals are the blobs of a request, from its stream or from other hosts. They arrive while steps
+// run.
 type arrivals struct {
 	node  *Node
 	blobs map[string]*arrival
-	// all is closed when the last has arrived, or failed.
+	// all is closed when every blob has arrived or failed.
 	all chan struct{}
-	// checked are blobs that were here before.
+	// checked are verified blobs that the host had before.
 	checked map[string]bool
 }
 
-// arrival is a blob that is on its way. err is set before done is closed.
+// arrival is a blob that is being received. err is set before done is closed.
 type arrival struct {
 	done chan struct{}
 	err  error
 }
 
-// receive starts receiving.
+// receive starts receiving the blobs of a request, in the background.
 func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals, error) {
 	a := &arrivals{node: n, blobs: make(map[string]*arrival), checked: make(map[string]bool), all: make(chan struct{})}
 	if err := n.dropPartial(); err != nil {
@@ -69,7 +71,7 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 			queue = append(queue, f)
 		}
 	}
-	// From here on nothing is added to the blobs, so that they are read without a lock.
+	// The map of blobs does not change from here on, so it is read without a lock.
 	var stream, fetch errgroup.Group
 	fetch.SetLimit(parallelFetches)
 	stream.Go(func() error {
@@ -94,7 +96,7 @@ func (n *Node) receive(ctx context.Context, r io.Reader, req Request) (*arrivals
 	return a, nil
 }
 
-// dropPartial removes what an earlier agent had half received.
+// dropPartial removes partial blobs of an earlier agent.
 func (n *Node) dropPartial() error {
 	dir := n.dir("blobs", "sha256")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -114,7 +116,8 @@ func (n *Node) dropPartial() error {
 	return nil
 }
 
-// stream reads blobs that follow a request. A damaged one is not kept; those after it are read all the same.
+// stream reads the blobs that follow a request. It drops a damaged blob and reads the following
+// ones.
 func (a *arrivals) stream(r io.Reader, streams []Stream) {
 	var broken error
 	for _, s := range streams {
@@ -122,7 +125,7 @@ func (a *arrivals) stream(r io.Reader, streams []Stream) {
 		switch {
 		case broken != nil:
 			b.err = broken
-		case a.node.has(s.Digest) != nil: // an error is found again when it is written
+		case a.node.has(s.Digest) != nil: // an error is found again on writing
 			b.err = a.node.store(s.Digest, func(w io.Writer) error {
 				_, err := io.Copy(w, limited)
 				return err
@@ -156,7 +159,8 @@ func (a *arrivals) fetch(ctx context.Context, f Fetch) error {
 	return fmt.Errorf("fetch %s: %w", f.Digest, errors.Join(errs...))
 }
 
-// need waits for a blob and returns where it is.
+// need waits for a blob and returns its path. It returns a missingError if the host does not have
+// it.
 func (s *session) need(ctx context.Context, digest string) (string, error) {
 	path, err := s.blobPath(digest)
 	if err != nil {
@@ -180,10 +184,10 @@ func (s *session) need(ctx context.Context, digest string) (string, error) {
 	return path, nil
 }
 
-// leaseInterval is how often one who waits looks whether the host was taken over.
+// leaseInterval is the interval of lease checks while the agent waits.
 const leaseInterval = 200 * time.Millisecond
 
-// await waits for something, but not longer than this run may change the host.
+// await waits for done. It returns an error if ctx ends or another run takes the lease.
 func (s *session) await(ctx context.Context, done <-chan struct{}) error {
 	tick := time.NewTicker(leaseInterval)
 	defer tick.Stop()
@@ -201,7 +205,7 @@ func (s *session) await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// missingError is content that a host does not have.
+// missingError means that the host does not have some content.
 type missingError struct {
 	digests []string
 	err     error
@@ -210,7 +214,7 @@ type missingError struct {
 func (e *missingError) Error() string { return fmt.Sprintf("content is missing: %v", e.err) }
 func (e *missingError) Unwrap() error { return e.err }
 
-// has returns no error if the blob is there and whole. One that is damaged is dropped.
+// has returns nil if the blob exists and is undamaged. It removes a damaged blob.
 func (n *Node) has(digest string) error {
 	path, err := n.blobPath(digest)
 	if err != nil {
@@ -226,7 +230,7 @@ func (n *Node) has(digest string) error {
 	return nil
 }
 
-// store keeps what write writes, if it is what the digest says.
+// store stores the output of write as a blob, if its digest fits.
 func (n *Node) store(digest string, write func(io.Writer) error) error {
 	path, err := n.blobPath(digest)
 	if err != nil {
@@ -241,7 +245,7 @@ func (n *Node) store(digest string, write func(io.Writer) error) error {
 	})
 }
 
-// verifier finds out whether what is written to it is what a digest says.
+// verifier computes the digest of what is written to it, and compares it.
 type verifier struct {
 	hash.Hash
 	want string
@@ -271,7 +275,7 @@ func fileDigest(path string) (string, error) {
 	return v.digest(), nil
 }
 
-// dropUnused removes the content that no applied step uses, or used before it was changed last.
+// dropUnused removes blobs that no applied step uses or used before its last change.
 func (n *Node) dropUnused(s *state) error {
 	used := make(map[string]bool)
 	for _, r := range s.Steps {

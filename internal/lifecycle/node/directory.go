@@ -7,7 +7,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// directory is a plan.Directory.
+// directory performs a plan.Directory.
 type directory struct{ *plan.Directory }
 
 func (d directory) observe(_ context.Context, s *session, _ *record) (string, error) {

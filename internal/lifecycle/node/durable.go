@@ -14,15 +14,15 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// writer replaces files on the host.
+// writer returns the writer that replaces files on the host.
 func (n *Node) writer() disk.Writer { return disk.Writer{NoSync: n.NoSync, Fault: n.Fault} }
 
-// writeFile replaces a file with what write writes, wholly or not at all.
+// writeFile replaces a file by the output of write, completely or not at all.
 func (n *Node) writeFile(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	return full(path, n.writer().Write(path, mode, write))
 }
 
-// removeEmpty removes a directory if nothing is in it, and says whether it is gone.
+// removeEmpty removes an empty directory, and reports whether the directory is gone.
 func removeEmpty(path string) (bool, error) {
 	err := unix.Rmdir(path)
 	switch {
@@ -35,7 +35,7 @@ func removeEmpty(path string) (bool, error) {
 	}
 }
 
-// full adds to an error because of a full file system which one it is.
+// full names the file system in an error about a full one. It returns other errors as they are.
 func full(path string, err error) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
@@ -43,7 +43,7 @@ func full(path string, err error) error {
 	return fmt.Errorf("%w: the file system at %s is full; free space there and run this again", err, mountPoint(path))
 }
 
-// mountPoint is where the file system of a path begins.
+// mountPoint returns the mount point of the file system of a path.
 func mountPoint(path string) string {
 	dir := filepath.Dir(path)
 	for dir != "/" {
@@ -57,7 +57,7 @@ func mountPoint(path string) string {
 	return dir
 }
 
-// parseMode reads an octal mode, such as "0755".
+// parseMode parses an octal mode, such as "0755".
 func parseMode(mode string) (fs.FileMode, error) {
 	bits, err := strconv.ParseUint(mode, 8, 12)
 	if err != nil || bits&^0o777 != 0 {

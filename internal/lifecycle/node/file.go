@@ -11,7 +11,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// file is a plan.File. Of an applied one, the content is its digest.
+// file performs a plan.File. After the step was applied, Content is the digest of the content.
 type file struct{ *plan.File }
 
 func (f file) observe(_ context.Context, s *session, _ *record) (string, error) {
@@ -31,7 +31,7 @@ func (f file) apply(ctx context.Context, s *session, r *record) error {
 
 func (f file) revert(_ context.Context, s *session, r *record) error { return s.restorePaths(r) }
 
-// place writes a file.
+// place writes a file and creates missing parents.
 func (s *session) place(ctx context.Context, path, mode, content string) error {
 	bits, err := parseMode(mode)
 	if err != nil {
@@ -50,7 +50,8 @@ func (s *session) place(ctx context.Context, path, mode, content string) error {
 	return s.System.Label(ctx, s.path(path))
 }
 
-// differs says how a file differs from its mode and the digest of its content.
+// differs describes how a file differs from its mode and digest. It returns "" if it does not
+// differ.
 func (s *session) differs(path, mode, digest string) (string, error) {
 	if drift, err := s.modeDiffers(path, mode, 0); drift != "" || err != nil {
 		return drift, err
@@ -65,7 +66,8 @@ func (s *session) differs(path, mode, digest string) (string, error) {
 	return "", nil
 }
 
-// modeDiffers says how what is at a path differs in type, mode and owner.
+// modeDiffers describes how a path differs in existence, type or mode. It returns "" if it does
+// not.
 func (s *session) modeDiffers(path, mode string, want fs.FileMode) (string, error) {
 	bits, err := parseMode(mode)
 	if err != nil {

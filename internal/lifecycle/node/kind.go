@@ -8,19 +8,20 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// kind does one kind of step.
+// kind performs one kind of step.
 type kind interface {
-	// observe says how the host differs from what was applied; it is empty if it does not.
+	// observe describes how the host differs from what was applied. drift is empty if it does not.
 	observe(ctx context.Context, s *session, r *record) (drift string, err error)
-	// capture adds to r.Before what apply is going to change and is not known yet.
+	// capture adds to r.Before what apply will change, except for what r.Before has already.
 	capture(ctx context.Context, s *session, r *record) error
-	// apply makes the host what the step says. What is so already is left alone.
+	// apply makes the host match the step. It does not change what matches already.
 	apply(ctx context.Context, s *session, r *record) error
-	// revert brings back r.Before. It can be done again, and minds nothing that is gone.
+	// revert restores r.Before. It may be called again, and ignores what is gone already.
 	revert(ctx context.Context, s *session, r *record) error
 }
 
-// kindOf returns what does a step.
+// kindOf returns the kind that performs a step. It is an error if the agent knows no kind or
+// several.
 func kindOf(step plan.Step) (kind, error) {
 	var found []kind
 	if step.Directory != nil {
@@ -62,7 +63,8 @@ func kindOf(step plan.Step) (kind, error) {
 	return found[0], nil
 }
 
-// known is a step as it is kept: without what is large or secret, and not needed to observe or undo it.
+// known returns a step as it is stored: without content that is large or secret, and not needed to
+// observe or undo the step.
 func known(step plan.Step) plan.Step {
 	if step.File != nil {
 		f := *step.File

@@ -12,7 +12,7 @@ import (
 
 const leaseFile = "lease.json"
 
-// leaseError is a lease that is not given.
+// leaseError means that a lease is refused. held is the lease on the host.
 type leaseError struct {
 	held   plan.Lease
 	reason string
@@ -20,7 +20,8 @@ type leaseError struct {
 
 func (e *leaseError) Error() string { return e.reason }
 
-// takeLease takes or extends the lease, whoever is at work on the host: one who lost it notices before the next step.
+// takeLease takes or extends the lease, even if another agent is working on the host. An agent that
+// lost the lease notices before its next step. Leases of the runs in ended are free.
 func (n *Node) takeLease(ctx context.Context, want plan.Lease, ended []string) error {
 	unlock, err := lock(ctx, n.dir("lease.lock"))
 	if err != nil {
@@ -44,7 +45,7 @@ func (n *Node) takeLease(ctx context.Context, want plan.Lease, ended []string) e
 	return n.writeChecked(n.dir(leaseFile), want)
 }
 
-// releaseLease gives the lease up and keeps its epoch.
+// releaseLease releases the lease and keeps its epoch.
 func (n *Node) releaseLease(ctx context.Context, held plan.Lease) error {
 	unlock, err := lock(ctx, n.dir("lease.lock"))
 	if err != nil {
@@ -57,7 +58,7 @@ func (n *Node) releaseLease(ctx context.Context, held plan.Lease) error {
 	return n.writeChecked(n.dir(leaseFile), plan.Lease{Epoch: held.Epoch})
 }
 
-// holds returns an error when another run took the lease.
+// holds returns a leaseError if another run has taken the lease.
 func (n *Node) holds(ours plan.Lease) error {
 	held, err := n.lease()
 	if err != nil {
@@ -69,14 +70,15 @@ func (n *Node) holds(ours plan.Lease) error {
 	return nil
 }
 
-// sameRun says whether two leases are of one run.
+// sameRun reports whether two leases belong to the same run.
 func sameRun(a, b plan.Lease) bool { return a.Operation == b.Operation && a.RunID == b.RunID }
 
-// lease that is held, even if it has expired.
+// lease returns the stored lease, even if it has expired. It is empty if there is none or it is
+// damaged.
 func (n *Node) lease() (plan.Lease, error) {
 	var held plan.Lease
 	err := readChecked(n.dir(leaseFile), &held)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) { // nobody can hold what cannot be read
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) { // a damaged lease counts as none
 		return plan.Lease{}, nil
 	}
 	return held, err

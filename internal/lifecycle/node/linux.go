@@ -16,26 +16,26 @@ import (
 	"time"
 )
 
-// Linux is the System of the host that this process runs on.
+// Linux is the System of the host on which this process runs.
 type Linux struct {
 	// Root is put before the paths of /proc, /sys and /run.
 	Root string
-	// Patience is how long a program may run for which nobody has set another time. The default is 15 minutes: a package
-	// manager may have much to download.
+	// Patience bounds programs whose caller sets no deadline. The default is 15 minutes, because a
+	// package manager may download much.
 	Patience time.Duration
 }
 
 const (
-	// outputTail is how much of what a program printed is in an error.
+	// outputTail is how much of a program's output an error contains, in bytes.
 	outputTail = 2048
 	// killWait is how long the pipes of a killed program are read.
 	killWait = 2 * time.Second
-	// defaultPatience is that of a Linux which sets none.
+	// defaultPatience is the default of Linux.Patience.
 	defaultPatience = 15 * time.Minute
 )
 
-// Run implements System. The program is killed, with all that it started, when ctx ends. A program that hangs is no reason for
-// a run to hang, so that without a deadline of ctx's it has one of its own.
+// Run implements System. When ctx ends, it kills the program and its process group. If ctx has no
+// deadline, Run sets one, so that a program that hangs does not block the run.
 func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		patience := cmp.Or(l.Patience, defaultPatience)
@@ -65,7 +65,7 @@ func (l *Linux) Run(ctx context.Context, argv []string, stdin string) (string, e
 	return stdout.String(), &programError{program: argv[0], err: err, said: said}
 }
 
-// programError is a program that failed.
+// programError means that a program failed. said is the end of its output.
 type programError struct {
 	program string
 	err     error
@@ -75,10 +75,11 @@ type programError struct {
 func (e *programError) Error() string { return fmt.Sprintf("%s: %v: %s", e.program, e.err, e.said) }
 func (e *programError) Unwrap() error { return e.err }
 
-// programDirs are where programs are found: sessions of users other than root often lack half of them.
+// programDirs are the directories of programs. Sessions of users other than root often lack some of
+// them.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// program is the path of a program, or its name where it is not found.
+// program returns the path of a program, or its name if it is not found.
 func program(name string) string {
 	for _, dir := range programDirs {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil && !strings.Contains(name, "/") {
@@ -88,10 +89,10 @@ func program(name string) string {
 	return name
 }
 
-// has says whether the host has a program.
+// has reports whether the host has a program.
 func has(name string) bool { return program(name) != name }
 
-// sysctlPath turns dots into slashes; a key whose first separator is a slash is a path already.
+// sysctlPath turns dots into slashes. A key whose first separator is a slash is a path already.
 func (l *Linux) sysctlPath(key string) string {
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
 		key = strings.NewReplacer(".", "/", "/", ".").Replace(key)
@@ -121,15 +122,15 @@ func (l *Linux) SetSysctl(key, value string) error {
 	return nil
 }
 
-// moduleTraces are files that exist when what a module does is there, for modules that show nothing else when they are
-// built in.
+// moduleTraces are files that exist if the feature of a module is available. They are for modules
+// that have no other sign when they are built in.
 var moduleTraces = map[string]string{
 	"br_netfilter": "/proc/sys/net/bridge",
 	"nf_conntrack": "/proc/sys/net/netfilter",
 	"ip_vs":        "/proc/net/ip_vs",
 }
 
-// HasModule implements System. A kernel that cannot load modules has what it has.
+// HasModule implements System. It returns true if the kernel cannot load modules.
 func (l *Linux) HasModule(name string) bool {
 	name = strings.ReplaceAll(name, "-", "_")
 	for _, trace := range []string{"/sys/module/" + name, moduleTraces[name]} {
@@ -146,7 +147,7 @@ func (l *Linux) HasModule(name string) bool {
 	})
 }
 
-// LoadModule implements System. modprobe knows which modules are built in, and succeeds for those.
+// LoadModule implements System. modprobe succeeds for modules that are built in.
 func (l *Linux) LoadModule(ctx context.Context, name string) error {
 	if _, err := l.Run(ctx, []string{"modprobe", name}, ""); err != nil {
 		return fmt.Errorf("load module %s: %w; install the package with this kernel's modules, or restart into the kernel that is installed", name, err)
@@ -154,7 +155,7 @@ func (l *Linux) LoadModule(ctx context.Context, name string) error {
 	return nil
 }
 
-// Label implements System, for SELinux.
+// Label implements System. It sets the labels of SELinux, if the host has SELinux.
 func (l *Linux) Label(ctx context.Context, paths ...string) error {
 	if _, err := os.Stat(filepath.Join(l.Root, "/sys/fs/selinux/enforce")); err != nil || len(paths) == 0 {
 		return nil //nolint:nilerr // there is no SELinux

@@ -7,7 +7,8 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// lock waits for a lock file until ctx ends. It is held until unlock, or the end of the process.
+// lock waits for a lock file until ctx ends. The lock is held until unlock or the end of the
+// process.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := disk.Lock(ctx, path)
 	if err != nil && ctx.Err() != nil {

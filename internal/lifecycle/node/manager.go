@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// packageManager says how one is asked, and told.
+// packageManager has the commands of a package manager.
 type packageManager struct {
 	list, install, uninstall []string
-	// needed says which of the packages others need, that are not among them.
+	// needed returns those of the packages on which other installed packages depend.
 	needed func(*Linux, context.Context, []string) ([]string, error)
-	// mend is tried before an installation is tried a second time.
+	// mend has commands to run before a second attempt to install.
 	mend [][]string
 }
 
@@ -31,7 +31,8 @@ var packageManagers = map[string]packageManager{
 	"zypper": rpm("zypper", "--non-interactive", "--quiet"),
 }
 
-// keepRequirements leaves packages that nobody needs any more: which of them are ours is known here.
+// keepRequirements keeps packages that nothing needs any more, because the agent records which it
+// installed.
 const keepRequirements = "--setopt=clean_requirements_on_remove=False"
 
 func rpm(command ...string) packageManager {
@@ -71,8 +72,8 @@ func (l *Linux) Packages(ctx context.Context, manager string) ([]string, error) 
 	return slices.Compact(names), nil
 }
 
-// Install implements System. A second try follows what helps most: an interrupted installation is ended and the lists are
-// made new.
+// Install implements System. After a failure it runs the repair commands, which finish an
+// interrupted installation and update the package lists, and tries once more.
 func (l *Linux) Install(ctx context.Context, manager string, names []string) error {
 	m, err := managerOf(manager)
 	if err != nil {
@@ -91,7 +92,8 @@ func (l *Linux) Install(ctx context.Context, manager string, names []string) err
 	return err
 }
 
-// Uninstall implements System: package managers remove with a package all that need it.
+// Uninstall implements System. It leaves packages that others need, because package managers would
+// remove the others, too.
 func (l *Linux) Uninstall(ctx context.Context, manager string, names []string) (needed []string, err error) {
 	m, err := managerOf(manager)
 	if err != nil {
@@ -106,7 +108,8 @@ func (l *Linux) Uninstall(ctx context.Context, manager string, names []string) (
 	return needed, err
 }
 
-// neededAPT asks apt-get what else it would remove with packages.
+// neededAPT asks apt-get in a simulation whether it would remove other packages with the given
+// ones.
 func (l *Linux) neededAPT(ctx context.Context, names []string) ([]string, error) {
 	takesOthers := func(gone ...string) (bool, error) {
 		output, err := l.Run(ctx, append([]string{"apt-get", "-s", "-q", "purge"}, gone...), "")
@@ -129,7 +132,7 @@ func (l *Linux) neededAPT(ctx context.Context, names []string) ([]string, error)
 	}
 	var needed []string
 	for _, name := range names {
-		// Ours that need it go with it, and with them those that need ours.
+		// The package's dependents among names go with it, and so do packages that need those.
 		takes, err := takesOthers(name)
 		if err != nil {
 			return nil, err
@@ -139,17 +142,18 @@ func (l *Linux) neededAPT(ctx context.Context, names []string) ([]string, error)
 		}
 	}
 	if rest := without(names, needed); len(rest) > 0 {
-		if takes, err := takesOthers(rest...); err != nil || takes { // of which any one would do
+		if takes, err := takesOthers(rest...); err != nil || takes { // any of the rest may be the cause
 			return names, err
 		}
 	}
 	return needed, nil
 }
 
-// neededBy is what rpm says of a package that stays, and of what it needs: a name, or a name and a version.
+// neededBy matches rpm's line about a package that stays, and captures what it needs: a name.
 var neededBy = regexp.MustCompile(`(?m)^\s*(\S+).* is needed by \(installed\) `)
 
-// neededRPM asks rpm what would lack something, until that is nothing: what stays may need others of ours.
+// neededRPM asks rpm which packages others need, until there are no more. A package that stays may
+// need others of the list.
 func (l *Linux) neededRPM(ctx context.Context, names []string) (needed []string, err error) {
 	for {
 		rest := without(names, needed)
@@ -174,7 +178,7 @@ func (l *Linux) neededRPM(ctx context.Context, names []string) (needed []string,
 			}
 		}
 		if len(needed) == before {
-			return names, nil // something is, and it is not known what
+			return names, nil // the cause is unknown, so all stay
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// modules is a plan.Modules.
+// modules performs a plan.Modules.
 type modules struct{ *plan.Modules }
 
 func (m modules) content() string { return strings.Join(m.Names, "\n") + "\n" }
@@ -36,7 +36,7 @@ func (m modules) apply(ctx context.Context, s *session, r *record) error {
 		if s.System.HasModule(name) {
 			continue
 		}
-		// What counts is whether it is there afterwards: modprobe knows only what is in a file of its own.
+		// Only the result counts, because modprobe knows only modules with files of their own.
 		if err := s.System.LoadModule(ctx, name); err != nil && !s.System.HasModule(name) {
 			return err
 		}

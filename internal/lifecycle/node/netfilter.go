@@ -10,8 +10,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// tables lists the swept nftables tables that there are. Where iptables chains are swept, the tables that iptables makes
-// are among them: they go if they are empty afterwards.
+// tables lists the existing nftables tables of the sweep. If the sweep has iptables chains, it
+// includes the tables that iptables creates. Clear deletes those only if they are empty.
 func (l *Linux) tables(ctx context.Context, sweep plan.Sweep) ([]string, error) {
 	if len(sweep.Tables)+len(sweep.IPTablesPrefixes) == 0 || !has("nft") {
 		return nil, nil
@@ -30,14 +30,14 @@ func (l *Linux) tables(ctx context.Context, sweep plan.Sweep) ([]string, error) 
 	return found, nil
 }
 
-// implied says whether a table is one of those that iptables makes, and not swept by its name.
+// implied reports whether iptables created the table and the sweep does not name it.
 func implied(sweep plan.Sweep, table string) bool {
 	family, name, _ := strings.Cut(table, " ")
 	return len(sweep.IPTablesPrefixes) > 0 && !slices.Contains(sweep.Tables, table) &&
 		(family == "ip" || family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, name)
 }
 
-// tableIsEmpty is true for a table without rules in which there are only the chains that the kernel calls.
+// tableIsEmpty reports whether a table has no rules, and only chains that the kernel calls.
 func (l *Linux) tableIsEmpty(ctx context.Context, table string) bool {
 	output, err := l.Run(ctx, append([]string{"nft", "-j", "list", "table"}, strings.Fields(table)...), "")
 	if err != nil {
@@ -68,10 +68,10 @@ func (l *Linux) deleteTable(ctx context.Context, table string) error {
 	return err
 }
 
-// iptablesCommands are those of both families, and of both backends where both are installed.
+// iptablesCommands are the commands of both families and both backends.
 var iptablesCommands = []string{"iptables", "ip6tables", "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"}
 
-// chains lists the chains with a prefix, as command, table and name.
+// chains lists the chains with one of the prefixes, as command, table and name.
 func (l *Linux) chains(ctx context.Context, prefixes []string) []string {
 	var found []string
 	if len(prefixes) == 0 {
@@ -82,7 +82,7 @@ func (l *Linux) chains(ctx context.Context, prefixes []string) []string {
 			continue
 		}
 		output, err := l.Run(ctx, []string{command + "-save"}, "")
-		if err != nil { // a backend that this kernel does not have has no chains
+		if err != nil { // the kernel does not have this backend
 			continue
 		}
 		var table string
@@ -101,7 +101,8 @@ func (l *Linux) chains(ctx context.Context, prefixes []string) []string {
 	return found
 }
 
-// deleteChains deletes chains, as chains lists them, and the rules of other chains that lead to them.
+// deleteChains deletes chains, in the form that chains returns, and rules of other chains that jump
+// to them.
 func (l *Linux) deleteChains(ctx context.Context, chains []string) error {
 	for _, command := range iptablesCommands {
 		ours := make(map[string][]string) // by table
@@ -118,7 +119,7 @@ func (l *Linux) deleteChains(ctx context.Context, chains []string) error {
 			return err
 		}
 		restore := withoutChains(output, ours)
-		if restore == "" { // the other name of the same backend did it
+		if restore == "" { // the chains were deleted under the backend's other name
 			continue
 		}
 		if _, err := l.Run(ctx, []string{command + "-restore", "--noflush"}, restore); err != nil {
@@ -128,8 +129,9 @@ func (l *Linux) deleteChains(ctx context.Context, chains []string) error {
 	return nil
 }
 
-// withoutChains turns what iptables-save prints into what iptables-restore needs to delete chains: rules that lead to them
-// first, then what is in them, then the chains themselves. Each table is changed at once.
+// withoutChains turns the output of iptables-save into input of iptables-restore that deletes
+// chains. It deletes the rules that jump to them, their content, and the chains. Each table changes
+// at once.
 func withoutChains(saved string, ours map[string][]string) string {
 	var all strings.Builder
 	var table string
@@ -166,8 +168,8 @@ func withoutChains(saved string, ours map[string][]string) string {
 	return all.String()
 }
 
-// ruleOf returns the chain that a rule is in and the chain that it leads to. A comment, in quotes, may have blanks in it,
-// but what comes before -j or -g in it is within the quotes.
+// ruleOf returns the chain of a rule and the chain that it jumps to. It ignores -j and -g in a
+// quoted comment.
 func ruleOf(rule string) (chain, target string) {
 	fields := strings.Fields(rule)
 	chain = fields[1]

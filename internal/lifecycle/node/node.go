@@ -1,10 +1,11 @@
-// Package node is the agent: it makes a host what a plan says, remembers what it did and what was there before, and can
-// undo all of it.
+// Package node is the agent on a host. It applies the steps of a plan, records what it did and what
+// was there before, and can undo all of it.
 //
-// Every kind of step knows how to observe, apply and revert itself. Before a step changes anything, what it is about to
-// change is captured and the step is recorded as begun, on disk; so the agent can be killed, or the power can fail, at any
-// point, and the same request brings the host where it would have been, or a removal back to what it was. Nothing is
-// written in place: a file is written beside, synced and renamed.
+// Each kind of step can observe, apply and revert itself. Before a step changes something, the
+// agent captures the former state and records on disk that the step has begun. The agent may be
+// killed, or the power may fail, at any point. The same request then completes the change or the
+// removal. No file is written in place: the agent writes a new file beside it, syncs and renames
+// it.
 package node
 
 import (
@@ -16,39 +17,39 @@ import (
 )
 
 const (
-	// AgentPath is where the agent is on a host.
+	// AgentPath is the path of the agent on a host.
 	AgentPath = "/opt/orrery/bin/orrery"
-	// Dir is where the agent keeps what it knows.
+	// Dir is the directory of the agent's records.
 	Dir = "/var/lib/orrery/node"
 )
 
-// Node is a host, seen from itself.
+// Node is the host that the agent works on.
 type Node struct {
-	// Root is put before every path; empty on a real host.
+	// Root is put before every path. It is empty except in tests.
 	Root string
-	// Units keeps processes running.
+	// Units manages systemd units.
 	Units unit.Manager
-	// System is what is not a file: the kernel, packages, programs.
+	// System gives access to the kernel, packages and programs.
 	System System
-	// Fault, unless nil, is called at named points, so that tests can break off there.
+	// Fault, if set, is called at named points. Tests return an error to stop there.
 	Fault func(point string) error
-	// Now is the host's clock.
+	// Now returns the time of the host.
 	Now func() time.Time
-	// NoSync leaves out what is only needed to survive a loss of power.
+	// NoSync skips syncs, which only matter for a loss of power.
 	NoSync bool
 }
 
-// New returns the host that this process runs on. Root is empty but for tests.
+// New returns the host on which this process runs. root is empty except in tests.
 func New(root string) *Node {
 	system := &Linux{Root: root}
 	units := unit.NewSystemd(root, func(ctx context.Context, argv []string) (string, error) { return system.Run(ctx, argv, "") })
 	return &Node{Root: root, System: system, Units: units, Now: time.Now}
 }
 
-// path is where a path of the host is for this process. It never leads above Root.
+// path adds Root to a path of the host. The result is never above Root.
 func (n *Node) path(path string) string { return filepath.Join(n.Root, filepath.Clean("/"+path)) }
 
-// dir is where something that the agent keeps is.
+// dir returns a path in the directory of the agent.
 func (n *Node) dir(elem ...string) string {
 	return filepath.Join(append([]string{n.path(Dir)}, elem...)...)
 }

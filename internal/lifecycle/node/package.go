@@ -8,7 +8,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// packages is a plan.Packages.
+// packages performs a plan.Packages.
 type packages struct{ *plan.Packages }
 
 func (p packages) missing(ctx context.Context, s *session) ([]string, error) {
@@ -27,7 +27,7 @@ func (p packages) observe(ctx context.Context, s *session, _ *record) (string, e
 	return "not installed: " + strings.Join(missing, ", "), nil
 }
 
-// capture keeps the list of what is installed, because what else a package brings is known only afterwards.
+// capture records all installed packages. Which others a package installs is known only afterwards.
 func (p packages) capture(ctx context.Context, s *session, r *record) (err error) {
 	if r.Before.Installed == nil {
 		r.Before.Installed, err = s.System.Packages(ctx, p.Manager)
@@ -45,7 +45,8 @@ func (p packages) apply(ctx context.Context, s *session, r *record) error {
 			return err
 		}
 	}
-	// Names that an earlier version of the step had stay installed until it is undone: nothing else says who uses them.
+	// Packages that only an earlier version of the step named stay installed until the step is undone,
+	// because nothing shows who uses them.
 	ours, err := p.ours(ctx, s, r)
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func (p packages) revert(ctx context.Context, s *session, r *record) error {
 	return err
 }
 
-// ours are the packages that are here because of us.
+// ours returns the packages that are installed because of this step.
 func (p packages) ours(ctx context.Context, s *session, r *record) ([]string, error) {
 	now, err := s.System.Packages(ctx, p.Manager)
 	if err != nil {
@@ -85,7 +86,7 @@ func (p packages) ours(ctx context.Context, s *session, r *record) ([]string, er
 	return ours, nil
 }
 
-// without returns what is in list and not in other.
+// without returns the entries of list that are not in other.
 func without(list, other []string) []string {
 	var left []string
 	for _, entry := range list {

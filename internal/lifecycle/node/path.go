@@ -17,18 +17,18 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// pathBefore is what was at a path before us.
+// pathBefore is what was at a path before the first change.
 type pathBefore struct {
 	Path string `json:"path"`
 	// Type is empty if nothing was there.
 	Type pathType `json:"type,omitempty"`
-	// Backup is the name of the file's copy.
+	// Backup is the name of the file's backup.
 	Backup string `json:"backup,omitempty"`
-	// Target of a link.
+	// Target of a symbolic link.
 	Target string `json:"target,omitempty"`
 	// Entries of a directory.
 	Entries []string `json:"entries,omitempty"`
-	// The rest is of files and directories.
+	// The other fields are for files and directories.
 	Mode    fs.FileMode `json:"mode,omitempty"`
 	UID     int         `json:"uid,omitempty"`
 	GID     int         `json:"gid,omitempty"`
@@ -43,7 +43,7 @@ const (
 	typeDirectory pathType = "directory"
 )
 
-// capturePath notes what is at a path, unless that is known.
+// capturePath records what is at a path, unless it is recorded already.
 func (s *session) capturePath(r *record, path string) error {
 	if slices.ContainsFunc(r.Before.Paths, func(b pathBefore) bool { return b.Path == path }) {
 		return nil
@@ -61,7 +61,7 @@ func (s *session) capturePath(r *record, path string) error {
 		return err
 	}
 	b := pathBefore{Path: path}
-	if info.Mode().Type() == fs.ModeSymlink && r.Step.Directory != nil { // a directory that is elsewhere
+	if info.Mode().Type() == fs.ModeSymlink && r.Step.Directory != nil { // a link to a directory
 		if info, err = os.Stat(at); err != nil {
 			return fmt.Errorf("%s is a link to nothing: %w", path, err)
 		}
@@ -95,7 +95,7 @@ func (s *session) capturePath(r *record, path string) error {
 	return nil
 }
 
-// captureParents notes the directories that are missing on the way to a path.
+// captureParents records the missing parents of a path.
 func (s *session) captureParents(path string) error {
 	for dir := filepath.Dir(filepath.Clean("/" + path)); dir != "/"; dir = filepath.Dir(dir) {
 		_, err := os.Stat(s.path(dir))
@@ -112,7 +112,7 @@ func (s *session) captureParents(path string) error {
 	return nil
 }
 
-// makeParents makes them.
+// makeParents creates missing parents of a path with mode 0755.
 func (s *session) makeParents(path string) error {
 	dir := filepath.Dir(filepath.Clean("/" + path))
 	if _, err := os.Stat(s.path(dir)); dir == "/" || !errors.Is(err, fs.ErrNotExist) {
@@ -129,7 +129,7 @@ func (s *session) makeDirectory(path string, mode fs.FileMode) error {
 	if err := os.Mkdir(at, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return full(at, err)
 	}
-	if err := os.Chmod(at, mode); err != nil { // the umask is not asked
+	if err := os.Chmod(at, mode); err != nil { // regardless of the umask
 		return err
 	}
 	return s.writer().SyncDir(filepath.Dir(at))
@@ -140,12 +140,13 @@ func backupName(id, path string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// backUp keeps a file. Since nothing is written in place, a hard link keeps it as it is; where there can be none, a copy.
+// backUp keeps a copy of a file. Files are never written in place, so a hard link is a copy. If the
+// file system does not allow it, backUp copies the content.
 func (s *session) backUp(from, to string, b pathBefore) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return full(to, err)
 	}
-	if err := disk.Remove(to); err != nil { // of an agent that was killed before it recorded it
+	if err := disk.Remove(to); err != nil { // an agent was killed before it recorded this one
 		return err
 	}
 	if os.Link(from, to) == nil {
@@ -171,7 +172,8 @@ func (s *session) copyFile(from, to string, b pathBefore) error {
 	return own(to, b)
 }
 
-// own gives a path the owner, mode and time that it had. The mode comes last, because a change of owner drops bits of it.
+// own restores the owner, mode and time of a path. The mode is last, because a change of owner
+// clears some bits of it.
 func own(at string, b pathBefore) error {
 	var stat unix.Stat_t
 	if err := unix.Stat(at, &stat); err != nil {
@@ -188,7 +190,7 @@ func own(at string, b pathBefore) error {
 	return os.Chtimes(at, b.ModTime, b.ModTime)
 }
 
-// restorePath brings back what was at a path. It can be done again.
+// restorePath restores what was at a path. It may be called again.
 func (s *session) restorePath(r *record, b pathBefore) error {
 	at := s.path(b.Path)
 	if err := disk.Remove(disk.Beside(at)); err != nil && !errors.Is(err, unix.ENOTDIR) {
@@ -232,18 +234,19 @@ func (s *session) restoreFile(r *record, at string, b pathBefore) error {
 	if err := s.makeParents(b.Path); err != nil {
 		return err
 	}
-	// The backup stays until the state no longer names it.
+	// The backup stays as long as the state names it.
 	if err := os.Link(backup, disk.Beside(at)); err != nil {
 		return s.copyFile(backup, at, b)
 	}
-	// A rename of one name of a file to another of the same file does nothing, and leaves both.
+	// Renaming one hard link of a file to another does nothing and leaves both.
 	if err := errors.Join(os.Rename(disk.Beside(at), at), disk.Remove(disk.Beside(at))); err != nil {
 		return err
 	}
 	return s.writer().SyncDir(filepath.Dir(at))
 }
 
-// restoreDirectory leaves in a directory what was there; it never removes what others put in one that is not ours.
+// restoreDirectory restores the mode, owner and time of a directory that existed before. In an
+// Owned directory it also removes new entries.
 func (s *session) restoreDirectory(r *record, at string, b pathBefore) error {
 	now, err := names(at)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -268,7 +271,8 @@ func (s *session) restoreDirectory(r *record, at string, b pathBefore) error {
 	return own(at, b)
 }
 
-// removeDirectory removes a directory that we made.
+// removeDirectory removes a directory that a step created. Unless it is Owned, it must be empty,
+// else it is removed later.
 func (s *session) removeDirectory(r *record, at, path string) error {
 	if r.Step.Directory.Owned {
 		if err := s.System.UnmountBelow(at); err != nil {
@@ -278,12 +282,13 @@ func (s *session) removeDirectory(r *record, at, path string) error {
 	}
 	gone, err := removeEmpty(at)
 	if !gone && err == nil && !slices.Contains(s.state.Made, path) {
-		s.state.Made = append(s.state.Made, path) // it goes when what is in it does
+		s.state.Made = append(s.state.Made, path) // removed as soon as it is empty
 	}
 	return err
 }
 
-// keepPaths undoes what the step did at other paths than these, as an earlier version of it had.
+// keepPaths undoes the step at recorded paths other than the given ones, which an earlier version
+// of the step had.
 func (s *session) keepPaths(r *record, paths ...string) error {
 	for _, b := range slices.Clone(r.Before.Paths) {
 		if slices.Contains(paths, b.Path) {
@@ -297,7 +302,8 @@ func (s *session) keepPaths(r *record, paths ...string) error {
 	return nil
 }
 
-// restorePaths undoes what the step did at every path, last first. They stay recorded until the whole step is undone.
+// restorePaths undoes the step at every path, in reverse order. The paths stay recorded until the
+// whole step is undone.
 func (s *session) restorePaths(r *record) error {
 	for _, b := range slices.Backward(r.Before.Paths) {
 		if err := s.restorePath(r, b); err != nil {
@@ -307,7 +313,7 @@ func (s *session) restorePaths(r *record) error {
 	return nil
 }
 
-// removeMade removes the directories that were made on the way to files that are gone.
+// removeMade removes created parents that are empty now.
 func (s *session) removeMade() error {
 	needed := make(map[string]bool)
 	for _, r := range s.state.Steps {
@@ -331,7 +337,7 @@ func (s *session) removeMade() error {
 	return nil
 }
 
-// dropBackups removes the backups that nothing refers to.
+// dropBackups removes backups that no record refers to.
 func (s *session) dropBackups() error {
 	used := make(map[string]bool)
 	for _, r := range s.state.Steps {

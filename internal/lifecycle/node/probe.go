@@ -8,17 +8,17 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// probe is a plan.Probe.
+// probe performs a plan.Probe.
 type probe struct{ *plan.Probe }
 
 const (
-	// probeInterval is how often is asked.
+	// probeInterval is the interval between attempts.
 	probeInterval = 100 * time.Millisecond
-	// probeLogLines of the unit say why a probe failed.
+	// probeLogLines is how many lines of the unit's log an error contains.
 	probeLogLines = 20
 )
 
-// Whether it still holds is for the health of the cluster to say.
+// observe reports no drift. The health of the cluster is checked elsewhere.
 func (p probe) observe(context.Context, *session, *record) (string, error) { return "", nil }
 
 func (p probe) capture(context.Context, *session, *record) error { return nil }
@@ -34,7 +34,7 @@ func (p probe) apply(ctx context.Context, s *session, _ *record) error {
 		if err == nil {
 			return nil
 		}
-		if last == nil || limited.Err() == nil { // what the end of the time interrupted says nothing
+		if last == nil || limited.Err() == nil { // an attempt that the timeout interrupted says nothing
 			last = err
 		}
 		select {
@@ -42,7 +42,7 @@ func (p probe) apply(ctx context.Context, s *session, _ *record) error {
 			return p.failed(ctx, s, last)
 		case <-tick.C:
 		}
-		if err := s.holds(s.request.Lease); err != nil { // waiting is not worth it for one who lost the host
+		if err := s.holds(s.request.Lease); err != nil { // a run without the lease need not wait
 			return err
 		}
 	}

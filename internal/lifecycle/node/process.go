@@ -8,7 +8,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/unit"
 )
 
-// process is a plan.Unit.
+// process performs a plan.Unit.
 type process struct{ *plan.Unit }
 
 func (p process) observe(ctx context.Context, s *session, _ *record) (string, error) {
@@ -33,8 +33,8 @@ func (p process) capture(_ context.Context, _ *session, r *record) error {
 	return nil
 }
 
-// apply always restarts: it is only called when the unit or its input changed, when an earlier agent may have been killed
-// before the restart, or when the unit does not run as it should.
+// apply always restarts the unit. It is called if the unit or its input changed, if the unit does
+// not run, or if an earlier agent may have been killed before the restart.
 func (p process) apply(ctx context.Context, s *session, r *record) error {
 	for _, name := range slices.Clone(r.Before.Units) {
 		if name == p.Name {
@@ -65,7 +65,8 @@ func (p process) revert(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
-// unit returns how a unit is. All that are known are asked about at once, before they are first changed.
+// unit returns the status of a unit. The first call reads all recorded units at once, before any
+// changes.
 func (s *session) unit(ctx context.Context, name string) (unit.Status, error) {
 	if s.units == nil {
 		var names []string

@@ -11,13 +11,13 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// script is a plan.Script.
+// script performs a plan.Script.
 type script struct{ *plan.Script }
 
-// scriptTimeout is that of a script which names none.
+// scriptTimeout is the default timeout of a script.
 const scriptTimeout = 10 * time.Minute
 
-// What a script did cannot be seen; it is run when it changes.
+// observe reports no drift, since the effects of a script cannot be seen. It runs when it changes.
 func (c script) observe(context.Context, *session, *record) (string, error) { return "", nil }
 
 func (c script) capture(context.Context, *session, *record) error { return nil }
@@ -45,14 +45,15 @@ func (c script) run(ctx context.Context, s *session, text string) error {
 	return err
 }
 
-// scriptError is a script that failed. What it said is the user's, and no part of the message.
+// scriptError means that a script failed. Its output is the user's and not in the message.
 type scriptError struct{ *programError }
 
 func (e *scriptError) Error() string {
 	return fmt.Sprintf("the script failed: %v; the end of what it printed is in the log of the run on this host", e.err)
 }
 
-// shell that a script is for: bash if its first line says so, as that of KubeKey's scripts does, else sh.
+// shell returns the interpreter of a script: bash if the first line names it, as in KubeKey's
+// scripts, else sh.
 func shell(text string) string {
 	first, _, _ := strings.Cut(text, "\n")
 	if interpreter, ok := strings.CutPrefix(first, "#!"); ok {

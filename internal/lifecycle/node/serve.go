@@ -18,14 +18,15 @@ import (
 const (
 	// stall is how long a peer may take for the next piece of a blob.
 	stall = 30 * time.Second
-	// piece is how much of a blob is sent before the next stall is allowed.
+	// piece is the number of bytes after which the deadline of a peer is renewed.
 	piece = 4 << 20
-	// questionSize bounds a line with token and digest.
+	// questionSize bounds the line with the token and the digest.
 	questionSize = 1024
 )
 
-// Serve gives content that is kept here, and the agent itself, to other hosts. It reads a ServeRequest from r, writes a
-// Serving to w, and serves until r or ctx ends. A listen address without a host is at the address of the request.
+// Serve sends stored content and the agent to other hosts. It reads a ServeRequest from r, writes a
+// Serving to w, and serves until r or ctx ends. If listen has no host, the address of the request
+// is used.
 func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Writer) error {
 	in := bufio.NewReader(r)
 	line, err := in.ReadBytes('\n')
@@ -49,7 +50,7 @@ func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Write
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // it ends with its input, which the caller closes at the latest when the process ends
+	go func() { // serving ends with the input, at the latest when the caller exits
 		_, _ = io.Copy(io.Discard, in)
 		cancel()
 	}()
@@ -60,7 +61,7 @@ func (n *Node) Serve(ctx context.Context, r io.Reader, listen string, w io.Write
 	if err := json.NewEncoder(w).Encode(Serving{Port: addr.Port}); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	context.AfterFunc(ctx, func() { _ = listener.Close() }) // Accept says so
+	context.AfterFunc(ctx, func() { _ = listener.Close() }) // Accept returns an error then
 	return n.accept(ctx, listener, req.Token)
 }
 
@@ -68,7 +69,7 @@ func (n *Node) accept(ctx context.Context, listener net.Listener, token string) 
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	agent := sync.OnceValue(func() string {
-		now, _ := n.agentNow() // empty if it cannot be read, which no one asks for
+		now, _ := n.agentNow() // empty if unreadable, and no client requests ""
 		return now.Digest
 	})
 	for {
@@ -82,13 +83,13 @@ func (n *Node) accept(ctx context.Context, listener net.Listener, token string) 
 		serving.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
-			defer conn.Close() //nolint:errcheck // whoever fetches knows the digest
+			defer conn.Close() //nolint:errcheck // the client verifies the digest
 			n.answer(conn, token, agent)
 		})
 	}
 }
 
-// answer sends one blob. Whoever has not the token, or asks for what is not here, gets nothing.
+// answer sends one blob. It sends nothing without the token, or if the host does not have the blob.
 func (n *Node) answer(conn net.Conn, token string, agent func() string) {
 	if conn.SetDeadline(time.Now().Add(stall)) != nil {
 		return
@@ -118,7 +119,7 @@ func (n *Node) answer(conn net.Conn, token string, agent func() string) {
 	}
 }
 
-// fetchBlob gets content from a host that serves it, and checks it.
+// fetchBlob gets a blob from another host, and verifies its digest.
 func fetchBlob(ctx context.Context, source, token, digest string, w io.Writer) error {
 	dialer := net.Dialer{Timeout: stall / 3}
 	conn, err := dialer.DialContext(ctx, "tcp", source)

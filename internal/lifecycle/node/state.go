@@ -16,44 +16,47 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// state is what the host remembers. Package facts reads the cluster and the steps of it where the agent is missing.
+// state is the record of the host. Without an agent, package facts reads the cluster and steps from
+// it.
 type state struct {
 	Cluster   string `json:"cluster,omitempty"`
 	ClusterID string `json:"clusterID,omitempty"`
 	Version   string `json:"version,omitempty"`
-	// Steps in the order they were first applied.
+	// Steps in the order in which they were first applied.
 	Steps []*record `json:"steps,omitempty"`
-	// Made are directories that were made on the way to a file. They go when they are empty.
+	// Made are directories that were created as parents of files. They are removed when empty.
 	Made []string `json:"made,omitempty"`
 }
 
 // record is a step that was begun.
 type record struct {
-	// Step as it is known afterwards: the content of a file and the text of a script are not kept.
+	// Step without the content of files and the text of scripts.
 	Step plan.Step `json:"step"`
-	// Hash of the whole step.
+	// Hash of the complete step.
 	Hash     string `json:"hash"`
 	Complete bool   `json:"complete"`
-	// Before is what was there before the step was first applied, as much as it changed.
+	// Before is the state before the step was first applied, as far as the step changed it.
 	Before before `json:"before,omitzero"`
-	// Previous is the blob that an Artifact had before. It is kept, so that going back brings nothing to the host.
+	// Previous is the blob before the last change of an Artifact. The host keeps it for a rollback.
 	Previous string `json:"previous,omitempty"`
-	// Placed are the files of an Artifact.
+	// Placed are the installed files of an Artifact, by path.
 	Placed map[string]placed `json:"placed,omitempty"`
 
 	notes []string // for the event
 }
 
-// before is the inverse of a step. Changing a step adds to it and never replaces: undoing leads to the time before us.
+// before is what undoing a step restores. Changed steps only add to it, so undoing always restores
+// the state before the first change.
 type before struct {
 	Paths   []pathBefore      `json:"paths,omitempty"`
 	Sysctls map[string]string `json:"sysctls,omitempty"`
-	// Packages are those that we installed. While that goes on, they are not known: what is installed beyond Installed.
+	// Packages that the step installed. During the installation they are unknown: all that Installed
+	// does not list.
 	Packages  []string `json:"packages,omitempty"`
 	Installed []string `json:"installed,omitempty"`
-	// Units that we installed.
+	// Units that the step installed.
 	Units []string `json:"units,omitempty"`
-	// Sweep is all that was ever to be swept, and Traces what is to stay.
+	// Sweep is the union of all versions of the sweep. Traces are what must stay.
 	Sweep  *plan.Sweep  `json:"sweep,omitempty"`
 	Traces *plan.Traces `json:"traces,omitempty"`
 }
@@ -68,7 +71,7 @@ func (s *state) find(id string) *record {
 	return nil
 }
 
-// forget drops the record of a step.
+// forget removes the record of a step.
 func (s *state) forget(id string) {
 	s.Steps = slices.DeleteFunc(s.Steps, func(r *record) bool { return r.Step.ID == id })
 }
@@ -77,12 +80,13 @@ const (
 	stateFile = "state.json"
 	// stateBackup is the state before the last write.
 	stateBackup = "state.json.bak"
-	// reserveFile is space that is given up when the disk is full, because undoing must be able to note what it did.
+	// reserveFile is space that is freed when the disk is full, because undoing must record its
+	// progress.
 	reserveFile = "reserve"
 	reserveSize = 1 << 20
 )
 
-// checked is how JSON is kept, so that a file that was damaged by a loss of power is known as such.
+// checked is the stored form of JSON. The checksum shows damage by a loss of power.
 type checked struct {
 	Checksum string          `json:"checksum"`
 	Value    json.RawMessage `json:"value"`
@@ -90,7 +94,7 @@ type checked struct {
 
 var errDamaged = errors.New("damaged")
 
-// writeChecked gives up the reserve if it must.
+// writeChecked writes v. If the disk is full, it frees the reserve and tries again.
 func (n *Node) writeChecked(path string, v any) error {
 	value, err := json.Marshal(v)
 	if err != nil {
@@ -136,7 +140,8 @@ func digestOf(content []byte) string {
 	return digestPrefix + hex.EncodeToString(sum[:])
 }
 
-// load reads the state: empty where there is none.
+// load returns the state, or an empty one if there is none. If it is damaged, load returns the
+// backup.
 func (n *Node) load() (*state, error) {
 	s := &state{}
 	err := readChecked(n.dir(stateFile), s)
@@ -146,7 +151,7 @@ func (n *Node) load() (*state, error) {
 	if !errors.Is(err, errDamaged) && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	// The one before it lacks the last step at most, which is then done again.
+	// The backup lacks at most the last step, which is then repeated.
 	s = &state{}
 	errBackup := readChecked(n.dir(stateBackup), s)
 	switch {
@@ -160,9 +165,9 @@ func (n *Node) load() (*state, error) {
 	}
 }
 
-// save writes the state, and keeps the one before it.
+// save writes the state, and keeps the former state as backup.
 func (n *Node) save(s *state) error {
-	// A hard link keeps the last state without a moment in which there is none.
+	// With a hard link, a state exists at every moment.
 	if err := disk.Remove(n.dir(stateBackup)); err != nil {
 		return err
 	}
@@ -172,11 +177,11 @@ func (n *Node) save(s *state) error {
 	return n.writeChecked(n.dir(stateFile), s)
 }
 
-// reserve sets space aside. A disk that has none has none to set aside either.
+// reserve allocates the reserve file. It ignores a full disk.
 func (n *Node) reserve() {
 	f, err := os.OpenFile(n.dir(reserveFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return // it is there
+		return // it exists
 	}
 	if err := errors.Join(syscall.Fallocate(int(f.Fd()), 0, 0, reserveSize), f.Close()); err != nil {
 		_ = os.Remove(f.Name())

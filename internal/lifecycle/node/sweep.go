@@ -10,14 +10,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// sweep is a plan.Sweep.
+// sweep performs a plan.Sweep.
 type sweep struct{ *plan.Sweep }
 
-// What runs leaves traces all the time.
+// observe reports no drift, since components create traces all the time.
 func (w sweep) observe(context.Context, *session, *record) (string, error) { return "", nil }
 
-// capture notes what is to stay. Of a sweep that grew, that is what only the new one finds: what the old one finds by now
-// is ours.
+// capture records what must stay. For a sweep that grew, it adds only what the new sweep alone
+// finds. What the old sweep finds belongs to the cluster.
 func (w sweep) capture(ctx context.Context, s *session, r *record) error {
 	now, err := s.traces(ctx, *w.Sweep)
 	if err != nil {
@@ -57,7 +57,7 @@ func (w sweep) revert(ctx context.Context, s *session, r *record) error {
 	return nil
 }
 
-// traces are those of the system, and the paths.
+// traces returns the traces in the system, and existing paths of the sweep.
 func (s *session) traces(ctx context.Context, w plan.Sweep) (plan.Traces, error) {
 	found, err := s.System.Traces(ctx, w)
 	if err != nil {
@@ -74,12 +74,12 @@ func (s *session) traces(ctx context.Context, w plan.Sweep) (plan.Traces, error)
 	return found, nil
 }
 
-// listsOf traces, to go through them alike.
+// listsOf returns pointers to all lists of t.
 func listsOf(t *plan.Traces) []*[]string {
 	return []*[]string{&t.Mounts, &t.Links, &t.Namespaces, &t.Tables, &t.Chains, &t.Cgroups, &t.Paths}
 }
 
-// subtract returns what is not in other.
+// subtract returns the traces of t that are not in other.
 func subtract(t, other plan.Traces) plan.Traces {
 	var left plan.Traces
 	into, theirs := listsOf(&left), listsOf(&other)
@@ -98,7 +98,7 @@ func merge(a, b plan.Traces) plan.Traces {
 	return all
 }
 
-// merged sweeps all that either sweeps.
+// merged returns a sweep that covers both.
 func merged(a, b plan.Sweep) plan.Sweep {
 	if b.Containers == "" {
 		b.Containers = a.Containers

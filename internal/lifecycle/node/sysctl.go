@@ -10,7 +10,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// sysctls is a plan.Sysctls.
+// sysctls performs a plan.Sysctls.
 type sysctls struct{ *plan.Sysctls }
 
 // bootFileMode is the mode of files that the host reads at boot.
@@ -84,7 +84,7 @@ func (c sysctls) apply(ctx context.Context, s *session, r *record) error {
 func (c sysctls) revert(_ context.Context, s *session, r *record) error {
 	for _, key := range slices.Sorted(maps.Keys(r.Before.Sysctls)) {
 		value, err := s.System.Sysctl(key)
-		if err != nil { // it went with its module
+		if err != nil { // the key is gone with its module
 			continue
 		}
 		if sameValue(value, r.Before.Sysctls[key]) {
@@ -97,5 +97,5 @@ func (c sysctls) revert(_ context.Context, s *session, r *record) error {
 	return s.restorePaths(r)
 }
 
-// sameValue compares values as the kernel does, which prints tabs where spaces were written.
+// sameValue compares values by their fields, because the kernel prints tabs for spaces.
 func sameValue(a, b string) bool { return slices.Equal(strings.Fields(a), strings.Fields(b)) }

@@ -6,38 +6,38 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// System is what is not a file on a host.
+// System gives access to all parts of a host but files.
 type System interface {
 	Programs
 	Kernel
 	PackageManager
 	Sweeper
-	// Label gives files the labels that the host's security policy wants, if it has one.
+	// Label sets the labels of files that the host's security policy wants, if there is one.
 	Label(ctx context.Context, paths ...string) error
 }
 
-// Programs that run on a host.
+// Programs runs programs on a host.
 type Programs interface {
-	// Run runs a program and returns what it printed to its standard output. An error has the tail of what it printed.
+	// Run runs a program and returns its standard output. An error has the end of the output.
 	Run(ctx context.Context, argv []string, stdin string) (output string, err error)
-	// Probe asks once.
+	// Probe makes one attempt.
 	Probe(ctx context.Context, probe plan.Probe) error
 }
 
-// Kernel of a host.
+// Kernel gives access to the kernel of a host.
 type Kernel interface {
-	// Sysctl and SetSysctl read and set a value of the kernel.
+	// Sysctl and SetSysctl read and set a kernel parameter.
 	Sysctl(key string) (string, error)
 	SetSysctl(key, value string) error
-	// HasModule says whether a module is loaded or built in; LoadModule loads it.
+	// HasModule reports whether a module is loaded or built in. LoadModule loads it.
 	HasModule(name string) bool
 	LoadModule(ctx context.Context, name string) error
 }
 
-// PackageManager of a host. There may be several; manager is the name of one.
+// PackageManager gives access to the packages of a host. manager names one of its package managers.
 type PackageManager interface {
-	// Packages lists what is installed. Install and Uninstall change that. Those that other packages need are not uninstalled,
-	// but returned.
+	// Packages lists the installed packages. Install and Uninstall change them. Uninstall keeps
+	// packages that others need, and returns their names.
 	Packages(ctx context.Context, manager string) ([]string, error)
 	Install(ctx context.Context, manager string, names []string) error
 	Uninstall(ctx context.Context, manager string, names []string) (needed []string, err error)
@@ -47,8 +47,9 @@ type PackageManager interface {
 type Sweeper interface {
 	// Traces lists what a sweep would remove now.
 	Traces(ctx context.Context, sweep plan.Sweep) (plan.Traces, error)
-	// Clear removes what a sweep finds and is not in keep.
+	// Clear removes what a sweep finds, except for what is in keep.
 	Clear(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error
-	// UnmountBelow unmounts everything below a directory, so that it can be removed without what is mounted there.
+	// UnmountBelow unmounts everything below a directory. Removing the directory then removes no
+	// mounted files.
 	UnmountBelow(dir string) error
 }

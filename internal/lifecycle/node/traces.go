@@ -40,8 +40,9 @@ func (l *Linux) Traces(ctx context.Context, sweep plan.Sweep) (plan.Traces, erro
 	return found, err
 }
 
-// Clear implements System. Processes go first, since they hold the rest; what they are in goes last. What goes can leave
-// something behind, as a process its control group, so it is looked for until nothing is left.
+// Clear implements System. It removes processes first, since they hold the rest, and control groups
+// last. A removed trace can leave another one. Clear repeats until nothing is left, for at most
+// killPatience.
 func (l *Linux) Clear(ctx context.Context, sweep plan.Sweep, keep plan.Traces) error {
 	deadline := time.Now().Add(killPatience)
 	tick := time.NewTicker(killInterval)
@@ -98,7 +99,7 @@ func (l *Linux) clear(ctx context.Context, left plan.Traces) error {
 		}
 	}
 	for _, group := range slices.Backward(left.Cgroups) {
-		// One that is busy, because the last process of it is still ending, is there in the next round.
+		// A busy group, whose last process is still ending, is removed in the next pass.
 		if _, err := removeEmpty(filepath.Join(l.Root, cgroupRoot, group)); err != nil {
 			return err
 		}
@@ -106,7 +107,7 @@ func (l *Linux) clear(ctx context.Context, left plan.Traces) error {
 	return nil
 }
 
-// allOf lists traces of every kind.
+// allOf returns all traces in one list.
 func allOf(t plan.Traces) []string {
 	var all []string
 	for _, list := range listsOf(&t) {
@@ -115,7 +116,7 @@ func allOf(t plan.Traces) []string {
 	return all
 }
 
-// mountsBelow lists what is mounted below directories, in the order it was mounted.
+// mountsBelow lists the mount points below directories, in the order in which they were mounted.
 func (l *Linux) mountsBelow(dirs []string) ([]string, error) {
 	if len(dirs) == 0 {
 		return nil, nil
@@ -139,7 +140,7 @@ func (l *Linux) mountsBelow(dirs []string) ([]string, error) {
 	return found, nil
 }
 
-// unescapeMount undoes how the kernel writes blanks, tabs, line breaks and backslashes.
+// unescapeMount decodes the kernel's escapes of blanks, tabs, line breaks and backslashes.
 func unescapeMount(point string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(point)
 }
@@ -161,7 +162,7 @@ func (l *Linux) UnmountBelow(dir string) error {
 	return err
 }
 
-// unmount unmounts. What is in use, or on a server that does not answer, is taken out of the tree at least.
+// unmount unmounts a file system. One that is busy or remote is detached from the tree.
 func unmount(point string) error {
 	var stat unix.Statfs_t
 	flags := unix.UMOUNT_NOFOLLOW
@@ -172,16 +173,16 @@ func unmount(point string) error {
 	if errors.Is(err, unix.EBUSY) {
 		err = unix.Unmount(point, flags|unix.MNT_DETACH)
 	}
-	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // it went with another
+	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // gone already
 		return nil
 	}
 	return &fs.PathError{Op: "unmount", Path: point, Err: err}
 }
 
-// remoteFilesystems can wait for a server for ever.
+// remoteFilesystems can block forever if a server does not answer.
 var remoteFilesystems = []int64{unix.NFS_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CEPH_SUPER_MAGIC}
 
-// linksLike lists links by name; a trailing * matches a prefix.
+// linksLike lists network interfaces by name. A trailing * matches a prefix.
 func linksLike(patterns []string) ([]string, error) {
 	if len(patterns) == 0 {
 		return nil, nil
@@ -202,7 +203,7 @@ func linksLike(patterns []string) ([]string, error) {
 	return found, nil
 }
 
-// deleteLink deletes a link, which may have gone with another: a pair goes together.
+// deleteLink deletes a network interface. It ignores one that is gone, for instance with its peer.
 func (l *Linux) deleteLink(ctx context.Context, name string) error {
 	_, err := l.Run(ctx, []string{"ip", "link", "delete", name}, "")
 	if _, lookup := net.InterfaceByName(name); lookup != nil {
@@ -211,7 +212,8 @@ func (l *Linux) deleteLink(ctx context.Context, name string) error {
 	return err
 }
 
-// namespaces lists network namespaces that have a name with a prefix.
+// namespaces lists the network namespaces whose names have the prefix. It is empty for an empty
+// prefix.
 func (l *Linux) namespaces(prefix string) ([]string, error) {
 	if prefix == "" {
 		return nil, nil
@@ -219,11 +221,11 @@ func (l *Linux) namespaces(prefix string) ([]string, error) {
 	return filepath.Glob(filepath.Join("/", l.Root, "/run/netns", prefix+"*"))
 }
 
-// cgroupRoot is where control groups are.
+// cgroupRoot is the mount point of the control groups.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroups lists groups and all below them, relative to the root of all, outermost first. With version 1, each hierarchy has
-// its own.
+// cgroups lists the named groups and all groups below them, outermost first, relative to
+// cgroupRoot. In version 1 each hierarchy has its own groups.
 func (l *Linux) cgroups(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -237,7 +239,7 @@ func (l *Linux) cgroups(names []string) ([]string, error) {
 		}
 		tops = nil
 		for _, e := range entries {
-			if e.IsDir() { // the others are links to them
+			if e.IsDir() { // the others are links
 				tops = append(tops, e.Name())
 			}
 		}
