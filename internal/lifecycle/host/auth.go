@@ -14,14 +14,15 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// login is the ways to log in to one host, and what became of each.
+// login has the authentication methods for one host, and what was tried.
 type login struct {
 	methods []ssh.AuthMethod
 	tried   []string
 	agent   net.Conn // nil without one
 }
 
-// newLogin collects the ways to log in to t. Its agent is to be closed after the handshake.
+// newLogin collects the authentication methods for t. The caller closes the login after the
+// handshake.
 func newLogin(ctx context.Context, t Target) (*login, error) {
 	l := &login{}
 	var keys []ssh.Signer
@@ -55,7 +56,8 @@ func newLogin(ctx context.Context, t Target) (*login, error) {
 	return l, nil
 }
 
-// ambientKeys are those of the agent and of the home directory.
+// ambientKeys returns the keys of the SSH agent and of ~/.ssh. Keys that cannot be read are listed
+// in l.tried.
 func (l *login) ambientKeys(ctx context.Context) (keys []ssh.Signer, names []string) {
 	keys, err := l.agentKeys(ctx)
 	if err != nil {
@@ -78,7 +80,8 @@ func (l *login) ambientKeys(ctx context.Context) (keys []ssh.Signer, names []str
 	return keys, names
 }
 
-// agentKeys asks the agent for its keys. The connection to it stays open, for the agent signs.
+// agentKeys returns the keys of the SSH agent. The connection to the agent stays open, because the
+// agent signs.
 func (l *login) agentKeys(ctx context.Context) ([]ssh.Signer, error) {
 	socket := os.Getenv("SSH_AUTH_SOCK")
 	if socket == "" {
@@ -105,7 +108,7 @@ func (l *login) agentKeys(ctx context.Context) ([]ssh.Signer, error) {
 	return keys, nil
 }
 
-// usePassword gives the password in both ways that servers ask for one.
+// usePassword offers the password in both methods by which servers ask for one.
 func (l *login) usePassword(password string) {
 	given := false
 	l.methods = append(l.methods, ssh.PasswordCallback(func() (string, error) {
@@ -114,7 +117,7 @@ func (l *login) usePassword(password string) {
 		return password, nil
 	}), ssh.KeyboardInteractive(func(_, _ string, questions []string, echos []bool) ([]string, error) {
 		switch {
-		case len(questions) == 0: // the last word of some servers
+		case len(questions) == 0: // some servers end with an empty question
 			return nil, nil
 		case given: // a second time would count as a second failure, and may lock the account
 			return nil, errors.New("the password was refused")
@@ -128,7 +131,7 @@ func (l *login) usePassword(password string) {
 	}))
 }
 
-// refused says what the server made of the login.
+// refused returns the error for a refused login, with everything that was tried.
 func (l *login) refused(t Target, err error) error {
 	tried := l.tried
 	if t.Password != "" && !strings.Contains(strings.Join(tried, ","), "the password") {
@@ -137,14 +140,14 @@ func (l *login) refused(t Target, err error) error {
 	return &Unauthorized{Host: t.Name, User: t.User, Tried: tried, Err: err}
 }
 
-// close ends the connection to the agent.
+// close closes the connection to the SSH agent.
 func (l *login) close() {
 	if l.agent != nil {
 		_ = l.agent.Close() // nothing was written that could be lost
 	}
 }
 
-// readKey reads the file of a private key.
+// readKey reads a private key file. A leading ~ is the home directory.
 func readKey(file string) (ssh.Signer, error) {
 	path := file
 	if rest, ok := strings.CutPrefix(file, "~/"); ok {

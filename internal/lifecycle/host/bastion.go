@@ -5,7 +5,8 @@ import (
 	"net"
 )
 
-// bastion is a connection that the hosts behind it share. It is dialled once, and closed by the last of them.
+// bastion is a connection that several hosts behind it share. The first user dials, the last one
+// closes it.
 type bastion struct {
 	users  int // guarded by SSH.mu
 	cancel context.CancelFunc
@@ -14,12 +15,12 @@ type bastion struct {
 	err    error
 }
 
-// acquire returns the connection to t, dialled by whoever came first. It is to be released.
+// acquire returns the connection to bastion t, and dials if there is none. The caller releases it.
 func (s *SSH) acquire(ctx context.Context, t Target) (*bastion, error) {
 	s.mu.Lock()
 	b := s.bastions[t]
 	if b == nil || b.broken() {
-		// Whoever dials may give up while others wait.
+		// The first caller may give up while others wait.
 		dialling, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		b = &bastion{cancel: cancel, ready: make(chan struct{})}
 		if s.bastions == nil {
@@ -47,7 +48,7 @@ func (s *SSH) acquire(ctx context.Context, t Target) (*bastion, error) {
 	}
 }
 
-// release gives b back; the last user closes it.
+// release ends one use of b. The last user closes the connection.
 func (s *SSH) release(t Target, b *bastion) {
 	s.mu.Lock()
 	b.users--
@@ -60,13 +61,13 @@ func (s *SSH) release(t Target, b *bastion) {
 		return
 	}
 	b.cancel()
-	<-b.ready // soon: it was cancelled
+	<-b.ready // soon, since its context was canceled
 	if b.err == nil {
 		b.conn.end(errClosed)
 	}
 }
 
-// broken says whether b is of no more use.
+// broken reports whether dialing b failed or its connection ended.
 func (b *bastion) broken() bool {
 	select {
 	case <-b.ready:

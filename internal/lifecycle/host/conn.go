@@ -12,39 +12,41 @@ import (
 )
 
 const (
-	// maxSessions of one connection: sshd allows 10 (MaxSessions), of which two are left for killing commands.
+	// maxSessions bounds the sessions of one connection. sshd allows 10 (MaxSessions). Two are left
+	// for killing commands.
 	maxSessions = 8
-	// spareSessions are those left.
+	// spareSessions is the number of sessions for killing commands.
 	spareSessions = 2
 )
 
-// conn is the Conn over SSH.
+// conn is a Conn over SSH.
 type conn struct {
 	target   Target
 	redactor redactor
 	client   *ssh.Client
-	sessions chan struct{} // holds one for each session
+	sessions chan struct{} // has an element for each session
 	spare    chan struct{}
 
-	// alive ends with the connection; its cause is why.
+	// alive ends with the connection, and has the reason as its cause.
 	alive context.Context //nolint:containedctx // it is the connection's life, which no call's context spans
 	end   context.CancelCauseFunc
 }
 
-// newConn watches over the connection of client until it ends.
+// newConn returns the connection of client and starts to monitor it. limit is how long the host may
+// be silent.
 func newConn(t Target, client *ssh.Client, watched *watched, limit time.Duration) *conn {
 	c := &conn{
 		target: t, redactor: newRedactor(t), client: client,
 		sessions: make(chan struct{}, maxSessions), spare: make(chan struct{}, spareSessions),
 	}
 	c.alive, c.end = context.WithCancelCause(context.Background())
-	context.AfterFunc(c.alive, func() { _ = client.Close() }) // its error is that it was closed before
+	context.AfterFunc(c.alive, func() { _ = client.Close() }) // it may be closed already
 	go func() { c.end(fmt.Errorf("the connection broke: %w", client.Wait())) }()
 	go c.keepAlive(watched, limit)
 	return c
 }
 
-// keepAlive ends the connection when the host has been silent for as long as limit, although it was asked.
+// keepAlive ends the connection if the host sends nothing within limit, although it was asked.
 func (c *conn) keepAlive(watched *watched, limit time.Duration) {
 	ticker := time.NewTicker(limit / 3)
 	defer ticker.Stop()
@@ -54,22 +56,22 @@ func (c *conn) keepAlive(watched *watched, limit time.Duration) {
 			return
 		case <-ticker.C:
 		}
-		// Asked at least one tick ago, for an answer would have broken the silence.
+		// The host was asked at least one tick ago, and an answer would have updated the time.
 		if time.Since(watched.heard()) >= limit*2/3 {
 			c.end(fmt.Errorf("it has been silent for %s", limit))
 			return
 		}
-		go func() { _ = c.ask() }() // it is heard, or not
+		go func() { _ = c.ask() }() // watched records an answer
 	}
 }
 
-// ask makes the host say something, and returns an error if the connection ends before.
+// ask sends a keep-alive request. It returns an error if the connection ends before the answer.
 func (c *conn) ask() error {
 	_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
 	return err
 }
 
-// lost is the error of whatever the end of the connection interrupted.
+// lost returns the error for an operation that the end of the connection interrupted.
 func (c *conn) lost() error {
 	cause := context.Cause(c.alive)
 	if errors.Is(cause, errClosed) {
@@ -78,7 +80,7 @@ func (c *conn) lost() error {
 	return &Unreachable{Host: c.target.Name, Address: c.target.hostPort(), Err: cause}
 }
 
-// Dial connects from the host.
+// Dial implements Conn.
 func (c *conn) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	netConn, err := c.client.DialContext(ctx, network, address)
 	switch {
@@ -98,13 +100,13 @@ func (c *conn) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return nil, fmt.Errorf("host %s: connect from it to %s: %w", c.target.Name, address, err)
 }
 
-// Close ends the connection and all that runs over it.
+// Close ends the connection and all its sessions.
 func (c *conn) Close() error {
 	c.end(errClosed)
 	return nil
 }
 
-// watched is a connection that knows when it last heard from its peer.
+// watched is a connection that records when it last received data.
 type watched struct {
 	net.Conn
 
@@ -114,7 +116,7 @@ type watched struct {
 
 func newWatched(c net.Conn) *watched { return &watched{Conn: c, start: time.Now()} }
 
-// Read notes the time.
+// Read reads and records the time.
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	if n > 0 {

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// Unreachable says that a host cannot be reached, or no longer. Nothing is known of its state.
+// Unreachable means that a host cannot be reached. Its state is unknown.
 type Unreachable struct {
-	Host    string // its name
-	Address string // what was dialled
-	Err     error  // why
+	Host    string // name of the host
+	Address string // address that was dialed
+	Err     error  // the cause
 }
 
-// Error names the host and what to look at.
+// Error names the host and what to check.
 func (e *Unreachable) Error() string {
 	return fmt.Sprintf("host %s: unreachable at %s: %s: %s", e.Host, e.Address, e.Err, e.hint())
 }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *Unreachable) Unwrap() error { return e.Err }
 
-// hint is the way out.
+// hint returns what the user can check.
 func (e *Unreachable) hint() string {
 	var dns *net.DNSError
 	switch {
@@ -46,35 +46,35 @@ func (e *Unreachable) hint() string {
 	return "check that the host is up and on the network, then try again"
 }
 
-// errNoSSH is why a peer that does not speak SSH is of no use.
+// errNoSSH means that the server at the address does not use SSH.
 var errNoSSH = errors.New("no SSH server answers")
 
-// Unauthorized says that a host refused the login.
+// Unauthorized means that a host refused the login.
 type Unauthorized struct {
 	Host  string
 	User  string
-	Tried []string // the ways to log in, in the order they were tried, and why one could not be
-	Err   error    // what SSH says
+	Tried []string // methods in the order of attempts, with reasons for those that were impossible
+	Err   error    // error of the SSH handshake
 }
 
-// Error names the host and all that was tried.
+// Error names the host and everything that was tried.
 func (e *Unauthorized) Error() string {
 	return fmt.Sprintf("host %s: login of %s refused; tried: %s; give a password or a key that the host accepts",
 		e.Host, e.User, strings.Join(e.Tried, ", "))
 }
 
-// Unwrap returns what SSH says.
+// Unwrap returns the error of the SSH handshake.
 func (e *Unauthorized) Unwrap() error { return e.Err }
 
-// HostKeyChanged says that a host shows another key than the one that is known.
+// HostKeyChanged means that a host shows another key than the known one.
 type HostKeyChanged struct { //nolint:revive // a KeyChanged could be any key
 	Host    string
-	Address string // as it stands in File
+	Address string // as written in File
 	File    string
 	Line    int
-	Want    string // the known key's fingerprint
-	Got     string // the shown key's fingerprint
-	Pinned  bool   // File is no file, but says where the target's own keys stand
+	Want    string // fingerprint of the known key
+	Got     string // fingerprint of the key shown
+	Pinned  bool   // File describes where the target's own keys come from, and is no file
 }
 
 // Error names the host, both keys, and what to do if the host was reinstalled.
@@ -87,26 +87,27 @@ func (e *HostKeyChanged) Error() string {
 		e.Host, e.Got, e.File, e.Line, e.Want, wayOut)
 }
 
-// NoHostKey says that under the policy [Pinned] no key of a host is known, so that it was not dialled.
+// NoHostKey means that the policy is [Pinned] and no key of the host is known. The host was not
+// dialed.
 type NoHostKey struct {
 	Host    string
 	Address string
 	Port    int
-	In      string // where its key should stand
+	In      string // where the key should be
 }
 
-// Error names the host and how its key is found.
+// Error names the host and how to get its key.
 func (e *NoHostKey) Error() string {
 	return fmt.Sprintf("host %s: %s has no key of %s, so it is not dialled; add what ssh-keyscan -p %d %s prints, if the host's console shows the same (ssh-keygen -l)",
 		e.Host, e.In, knownhosts.Normalize(net.JoinHostPort(e.Address, strconv.Itoa(e.Port))), e.Port, e.Address)
 }
 
-// UnknownHostKey says that no file knows the key of a host, and that the policy asks for it.
+// UnknownHostKey means that the policy requires a known key and no file has one for the host.
 type UnknownHostKey struct {
 	Host string
-	File string // where it should stand
-	Line string // what should stand there
-	Got  string // the shown key's fingerprint
+	File string // file for the key
+	Line string // line to add to the file
+	Got  string // fingerprint of the key shown
 }
 
 // Error names the host and the line to add.
@@ -115,15 +116,15 @@ func (e *UnknownHostKey) Error() string {
 		e.Host, e.Got, e.File, e.Line)
 }
 
-// LoginRefused says that the login worked but starts no commands: its shell is nologin, its password has expired,
-// or root's key only tells to log in as another user.
+// LoginRefused means that the login succeeded but starts no commands. The shell may be nologin, the
+// password may have expired, or root's key may only print a message.
 type LoginRefused struct {
 	Host   string
 	User   string
-	Output string // what the host said
+	Output string // output of the host
 }
 
-// Error names the host and what it said.
+// Error names the host and its output.
 func (e *LoginRefused) Error() string {
 	return fmt.Sprintf("host %s: the login of %s starts no commands; give a user with a POSIX shell; the host says: %s",
 		e.Host, e.User, said(e.Output))
@@ -132,17 +133,17 @@ func (e *LoginRefused) Error() string {
 // SudoReason is why sudo did not start a command.
 type SudoReason string
 
-// The reasons of sudo.
+// Values of SudoReason.
 const (
 	WrongPassword SudoReason = "WrongPassword"
-	NeedsPassword SudoReason = "NeedsPassword" // and none was given
+	NeedsPassword SudoReason = "NeedsPassword" // no password was given
 	NotInSudoers  SudoReason = "NotInSudoers"
-	NoSudo        SudoReason = "NoSudo" // there is no such program
+	NoSudo        SudoReason = "NoSudo" // sudo is not installed
 	RequiresTTY   SudoReason = "RequiresTTY"
 	SudoFailed    SudoReason = "SudoFailed" // see Output
 )
 
-// wayOut of each reason.
+// wayOut returns what the user can do.
 func (r SudoReason) wayOut() string {
 	switch r {
 	case WrongPassword:
@@ -160,20 +161,20 @@ func (r SudoReason) wayOut() string {
 	return "sudo did not start the command; see what it says"
 }
 
-// SudoRefused says that a user cannot become root.
+// SudoRefused means that a user cannot become root.
 type SudoRefused struct {
 	Host   string
 	User   string
 	Reason SudoReason
-	Output string // what sudo said
+	Output string // output of sudo
 }
 
-// Error names the host, the user and the way out.
+// Error names the host, the user, and what to do.
 func (e *SudoRefused) Error() string {
 	return fmt.Sprintf("host %s: user %s: %s; the host says: %s", e.Host, e.User, e.Reason.wayOut(), said(e.Output))
 }
 
-// said quotes what a host said.
+// said quotes the output of a host.
 func said(output string) string {
 	if output == "" {
 		return "nothing"
@@ -181,15 +182,15 @@ func said(output string) string {
 	return fmt.Sprintf("%q", output)
 }
 
-// ExitError says that a command ended with another status than 0.
+// ExitError means that a command ended with a status other than 0.
 type ExitError struct {
 	Host    string
-	Command string // the program, without its arguments, which may be secret
-	Code    int    // its exit status; 128 and the number of the signal that killed it
-	Stderr  string // the end of what it wrote there
+	Command string // the program without its arguments, which may be secret
+	Code    int    // exit status, or 128 plus the number of the signal that killed it
+	Stderr  string // the end of standard error
 }
 
-// Error names the host, the program and what it said.
+// Error names the host, the program and the end of its standard error.
 func (e *ExitError) Error() string {
 	return fmt.Sprintf("host %s: %s: exit status %d: %s", e.Host, e.Command, e.Code, said(e.Stderr))
 }

@@ -5,25 +5,26 @@ import (
 	"io"
 )
 
-// maxRest is more than what may follow a marker in its line.
+// maxRest is a bound for the text that follows a marker in its line.
 const maxRest = 64
 
-// gate holds back what a host says before our command starts: the words of shell profiles, of PAM and of sudo. The
-// start is a line that begins with a marker that nobody else knows. A gate never fails, so that no host is held up.
+// gate is a writer that holds back output before our command starts: that of shell profiles, PAM
+// and sudo. The start is a line that begins with a random marker. A gate never returns an error, so
+// that the host is not blocked.
 type gate struct {
 	marker []byte
 	opened func(rest string) // called with the rest of the marker's line; may be nil
-	prompt []byte            // what sudo asks with; may be empty
+	prompt []byte            // prompt of sudo; may be empty
 	asked  func()            // called for each prompt
 
-	before *tail // what was held back
+	before *tail // output that was held back
 	after  io.Writer
 
 	held []byte
 	open bool
 }
 
-// Write passes on what follows the marker.
+// Write passes on the output after the marker. Output before it goes to g.before.
 func (g *gate) Write(p []byte) (int, error) {
 	if g.open {
 		return g.pass(p)
@@ -66,7 +67,7 @@ func (g *gate) pass(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// said is what came before the marker, or all if it never came.
+// said returns the output before the marker, or all output if there was no marker.
 func (g *gate) said() string {
 	if !g.open {
 		_, _ = g.before.Write(g.held)

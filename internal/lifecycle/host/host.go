@@ -1,8 +1,10 @@
-// Package host connects to the Linux hosts that clusters are built on, over SSH. It runs commands there as root,
-// with sudo where the user is another, and reaches what only the host can reach. It knows nothing of clusters.
+// Package host connects over SSH to the Linux hosts on which clusters are built. It runs commands
+// there as root, with sudo for other users, and opens connections from the host. It knows nothing
+// of clusters.
 //
-// Whatever goes wrong has a type of its own ([Unreachable], [Unauthorized], [HostKeyChanged], [UnknownHostKey],
-// [NoHostKey], [LoginRefused], [SudoRefused], [ExitError]), names the host and says the way out. Secrets are in none of them.
+// Each failure has a type: [Unreachable], [Unauthorized], [HostKeyChanged], [UnknownHostKey],
+// [NoHostKey], [LoginRefused], [SudoRefused], [ExitError]. The messages name the host and what to
+// do. They contain no secrets.
 package host
 
 import (
@@ -16,59 +18,61 @@ import (
 	"time"
 )
 
-// Target says how to reach one host. Without a password and a key the agent at SSH_AUTH_SOCK is asked, then
-// ~/.ssh/id_ed25519, id_ecdsa and id_rsa are tried.
+// Target describes how to reach one host. Without a password and key, the keys of the agent at
+// SSH_AUTH_SOCK are tried, and then ~/.ssh/id_ed25519, id_ecdsa and id_rsa.
 type Target struct {
 	// Name of the host in messages and logs. Default: Address.
 	Name string
-	// Address is an IP or a DNS name.
+	// Address is an IP address or DNS name.
 	Address string
 	// Port of sshd. Default: 22.
 	Port int
-	// User to log in as. Default: root. Its login shell has to be a POSIX one (bash, dash, ksh, zsh).
+	// User for the login. Default: root. The login shell must be a POSIX shell (bash, dash, ksh, zsh).
 	User string
 	// Password of the user.
 	Password Secret
-	// PrivateKey is a key in PEM, not encrypted.
+	// PrivateKey is a PEM key without a passphrase.
 	PrivateKey Secret
-	// PrivateKeyPath is the file of a key, not encrypted; a leading ~ is the home directory.
+	// PrivateKeyPath is the file of a key without a passphrase. A leading ~ is the home directory.
 	PrivateKeyPath string
-	// SudoPassword is what sudo may ask for. Default: Password.
+	// SudoPassword is the answer to sudo's prompt. Default: Password.
 	SudoPassword Secret
-	// KnownHosts are the keys that the host may have under the policy [Pinned], as lines of a known_hosts file.
+	// KnownHosts are the allowed keys under the policy [Pinned], as lines of a known_hosts file.
 	KnownHosts string
-	// KnownHostsIn says in messages where KnownHosts stand.
+	// KnownHostsIn names the source of KnownHosts in messages.
 	KnownHostsIn string
-	// Bastion is the host that this one is reached through. It has no further bastion.
+	// Bastion is the host through which this one is reached. It must not have a bastion itself.
 	Bastion *Target
-	// Timeout of dialling with the handshake, and of sudo's start of a command. Default: 30 s.
+	// Timeout for dialing with the handshake, and for sudo to start a command. Default: 30 s.
 	Timeout time.Duration
 }
 
-// Conn is a connection to a host. It is safe for concurrent use: each Run is a session of its own.
+// Conn is a connection to a host. It is safe for concurrent use. Each Run uses its own session.
 type Conn interface {
-	// Run runs argv as root and returns when it has ended. The command gets stdin, which may be nil, and stdout
-	// gets its standard output, unless nil. It runs with a PATH of the usual directories and in the C locale.
-	// Everyone on the host can see argv, and sudo logs it: secrets go through stdin.
+	// Run runs argv as root and returns when the command has ended. The command reads stdin, and its
+	// standard output goes to stdout. Both may be nil. The command runs with a PATH of the usual
+	// directories and in the C locale. All users of the host can see argv, and sudo logs it, so
+	// secrets must go through stdin.
 	//
-	// A command that ends with another status than 0 returns an [ExitError]. When ctx ends, or stdin or stdout
-	// fails, the command is terminated, killed after some seconds, and the cause is returned; it never sees the
-	// end of a stdin that failed. As with ssh, Run waits for all that hold the command's output: what is to
-	// outlive it has to redirect its own.
+	// A command that ends with a status other than 0 returns an [ExitError]. If ctx ends, or stdin or
+	// stdout fails, the command is terminated, and killed after some seconds. Run then returns the
+	// cause. A command never sees the end of a stdin that failed. As with ssh, Run waits for all
+	// processes that hold the command's output. A process that must outlive Run must redirect its
+	// output.
 	Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error
-	// Dial connects from the host, so that what only the host can reach is reached.
+	// Dial connects from the host, and so reaches addresses that only the host can reach.
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
-	// Close ends the connection and all that runs over it.
+	// Close ends the connection and all its sessions.
 	Close() error
 }
 
 // Dialer connects to hosts.
 type Dialer interface {
-	// Dial connects to the host and logs in. Ending ctx afterwards does not end the connection.
+	// Dial connects to the host and logs in. The end of ctx later does not end the connection.
 	Dial(ctx context.Context, t Target) (Conn, error)
 }
 
-// defaulted returns t with its defaults, or what is wrong with it.
+// defaulted returns t with its defaults, or an error if t is invalid.
 func (t Target) defaulted() (Target, error) {
 	t.Name = cmp.Or(t.Name, t.Address)
 	t.Port = cmp.Or(t.Port, 22)
@@ -95,8 +99,8 @@ func (t Target) defaulted() (Target, error) {
 	return t, nil
 }
 
-// hostPort is the address to dial.
+// hostPort returns the address to dial.
 func (t Target) hostPort() string { return net.JoinHostPort(t.Address, strconv.Itoa(t.Port)) }
 
-// errClosed is why a connection that was closed here is of no use.
+// errClosed means that Close ended the connection.
 var errClosed = errors.New("the connection was closed")

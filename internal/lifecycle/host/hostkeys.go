@@ -17,16 +17,18 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// hostKeys checks the key of one host against the known keys: those of files, or the target's own.
+// hostKeys checks the key of one host against known keys: those of files, or under Pinned the
+// target's.
 type hostKeys struct {
 	target Target
 	policy KeyPolicy
-	record string              // the file that new keys go to; under Pinned, where the target's own stand
-	files  []string            // all that are read
-	pinned ssh.HostKeyCallback // the target's own keys, under Pinned
+	record string              // the file for new keys; under Pinned, the source of the target's keys
+	files  []string            // all files to read
+	pinned ssh.HostKeyCallback // the target's keys, under Pinned
 }
 
-// hostKeys prepares the check of t's key.
+// hostKeys prepares the check of t's key. It creates the file of known keys if needed. Under Pinned
+// it may return a NoHostKey.
 func (s *SSH) hostKeys(t Target) (*hostKeys, error) {
 	if s.HostKeys == Pinned {
 		return pinnedKeys(t)
@@ -50,10 +52,11 @@ func (s *SSH) hostKeys(t Target) (*hostKeys, error) {
 	return k, nil
 }
 
-// pinnedKeys prepares the check of t's key against t's own. A host that they do not name is refused here, before it is dialled.
+// pinnedKeys prepares the check of t's key against those of t. It returns a NoHostKey if t has no
+// key for the host.
 func pinnedKeys(t Target) (k *hostKeys, err error) {
 	k = &hostKeys{target: t, policy: Pinned, record: t.KnownHostsIn}
-	// The library reads files only.
+	// The library reads only files.
 	file, err := os.CreateTemp("", "known_hosts")
 	if err != nil {
 		return nil, fmt.Errorf("host %s: read its known keys: %w", t.Name, err)
@@ -74,7 +77,7 @@ func pinnedKeys(t Target) (k *hostKeys, err error) {
 	return k, nil
 }
 
-// touch makes file and its directory unless they exist.
+// touch creates file and its directory if they do not exist.
 func touch(file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
@@ -86,7 +89,7 @@ func touch(file string) error {
 	return f.Close()
 }
 
-// check returns nil if the files know key, a *knownhosts.KeyError if they do not.
+// check returns nil for a known key, and a *knownhosts.KeyError for another one.
 func (k *hostKeys) check(key ssh.PublicKey) error {
 	known := k.pinned
 	if known == nil {
@@ -95,13 +98,15 @@ func (k *hostKeys) check(key ssh.PublicKey) error {
 			return fmt.Errorf("host %s: read the known keys: %w; correct or remove that line", k.target.Name, err)
 		}
 	}
-	// An address that is given as text goes before that of the connection, which may be the bastion's.
+	// The library prefers the address given as text. The address of the connection may be the
+	// bastion's.
 	return known(k.target.hostPort(), &net.TCPAddr{}, key)
 }
 
-// algorithms to ask the host for, those of the known keys first: a host with several keys would else show another one, which
-// looks as if it had changed. Certificates are asked for only if an authority is known for the host: without one, a host that
-// has a certificate is to show its plain key.
+// algorithms returns the host key algorithms to ask for, those of known keys first. A host with
+// several keys would otherwise show another one, which would look like a changed key. Certificates
+// are included only if an authority is known for the host. Otherwise the host must show its plain
+// key.
 func (k *hostKeys) algorithms() ([]string, error) {
 	var plain, certificates []string
 	for _, algorithm := range ssh.SupportedAlgorithms().HostKeys {
@@ -136,7 +141,7 @@ func (k *hostKeys) algorithms() ([]string, error) {
 	return append(known, slices.DeleteFunc(plain, func(a string) bool { return slices.Contains(known, a) })...), nil
 }
 
-// isAuthority says whether a line is of an authority that signs the keys of hosts, which the library does not tell.
+// isAuthority reports whether a known key is a @cert-authority, which the library does not report.
 func (k *hostKeys) isAuthority(known knownhosts.KnownKey) (bool, error) {
 	text := k.target.KnownHosts
 	if k.policy != Pinned {
@@ -150,14 +155,15 @@ func (k *hostKeys) isAuthority(known knownhosts.KnownKey) (bool, error) {
 	return known.Line <= len(lines) && strings.HasPrefix(strings.TrimSpace(lines[known.Line-1]), "@cert-authority"), nil
 }
 
-// noKey is a key that no host has: checking it yields those that the host has.
+// noKey is a key that no host has. Checking it returns the known keys of the host.
 type noKey struct{}
 
 func (noKey) Type() string                            { return "none" }
 func (noKey) Marshal() []byte                         { return nil }
 func (noKey) Verify(_ []byte, _ *ssh.Signature) error { return errors.New("no key verifies nothing") }
 
-// verify accepts a known key, and under TrustOnFirstUse also the key of a host of which none is known.
+// verify accepts a known key. Under TrustOnFirstUse it also records and accepts the first key of a
+// host.
 func (k *hostKeys) verify(ctx context.Context, key ssh.PublicKey) error {
 	err := k.judge(key, k.check(key))
 	var unknown *UnknownHostKey
@@ -170,7 +176,7 @@ func (k *hostKeys) verify(ctx context.Context, key ssh.PublicKey) error {
 	return nil
 }
 
-// judge says what the outcome of check means.
+// judge turns the result of check into an error for the user.
 func (k *hostKeys) judge(key ssh.PublicKey, err error) error {
 	var mismatch *knownhosts.KeyError
 	var revoked *knownhosts.RevokedError
@@ -201,7 +207,7 @@ func (k *hostKeys) judge(key ssh.PublicKey, err error) error {
 	}
 }
 
-// file is where a known key stands.
+// file returns the source of a known key.
 func (k *hostKeys) file(known knownhosts.KnownKey) string {
 	if k.policy == Pinned {
 		return k.record
@@ -209,13 +215,13 @@ func (k *hostKeys) file(known knownhosts.KnownKey) string {
 	return known.Filename
 }
 
-// line is how the file knows key.
+// line returns the line for key in a known_hosts file.
 func (k *hostKeys) line(key ssh.PublicKey) string {
 	return knownhosts.Line([]string{k.target.hostPort()}, key)
 }
 
-// trust records key. Who dials at the same time, in this process or another, waits, so that a second key of the
-// host is refused and no line is lost; a power loss leaves the file as it was or as it is to be.
+// trust records key. It locks the directory, so that a concurrent process cannot record a second
+// key for the host or lose a line. A loss of power leaves the old or the new file.
 func (k *hostKeys) trust(ctx context.Context, key ssh.PublicKey) error {
 	dir, err := os.Open(filepath.Dir(k.record))
 	if err != nil {

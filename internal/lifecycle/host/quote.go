@@ -2,7 +2,7 @@ package host
 
 import "strings"
 
-// Quote returns words as one line that a POSIX shell reads as exactly these words.
+// Quote returns a line that a POSIX shell splits into exactly these words.
 func Quote(words ...string) string {
 	var b strings.Builder
 	for i, word := range words {
@@ -20,6 +20,6 @@ func Quote(words ...string) string {
 	return b.String()
 }
 
-// plain are the characters that mean nothing to a shell, wherever they stand. Not = and ~, which mean something
-// at the beginning of a word.
+// plain are the characters without a meaning for a shell at any position. = and ~ have one at the
+// beginning of a word.
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%+,-./:@_"

@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	// start writes a line with the marker in $1 and the process group to both outputs, then becomes the command.
-	// LC_ALL, PATH and HOME are what differs with and without sudo, and between distributions.
+	// start writes a line with the marker ($1) and the process group to both outputs, and then becomes
+	// the command. It sets LC_ALL, PATH and HOME, which differ between sudo, root and distributions.
 	start = `m=$1; shift; read -r _ _ _ _ g _ </proc/$$/stat; echo "$m$g"; echo "$m$g" >&2; ` +
 		`LC_ALL=C; HOME=~root; PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; ` +
 		`export LC_ALL HOME PATH; exec "$@"`
 
-	// stop ends the process group in $1, kindly for 5 s. sshd could send a signal, but only as the user, not as root.
+	// stop terminates the process group $1, and kills it after 5 s. sshd sends signals only as the
+	// user.
 	stop = `kill -s TERM -- "-$1" || exit 0; i=0; while kill -s 0 -- "-$1" 2>/dev/null; do ` +
 		`case $i in 50) kill -s KILL -- "-$1";; 60) exit 1;; esac; i=$((i+1)); sleep 0.1; done`
 
-	// stopTimeout is how long Run waits, after its context has ended, for the end of the command.
+	// stopTimeout is how long Run waits for the command to end after ctx has ended.
 	stopTimeout = 10 * time.Second
 
-	// maxCommand is how much a host's shell takes as its one argument (MAX_ARG_STRLEN).
+	// maxCommand is the maximum length of one argument of the host's shell (MAX_ARG_STRLEN).
 	maxCommand = 128<<10 - 1
 )
 
-// Run runs argv as root.
+// Run implements Conn.
 func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout io.Writer) error {
 	return c.run(ctx, c.sessions, argv, stdin, stdout, true)
 }
 
-// run runs argv in one of sessions. A command that is not stoppable is only left alone when ctx ends.
+// run runs argv in one of sessions. A command that is not stoppable keeps running when ctx ends.
 func (c *conn) run(
 	ctx context.Context, sessions chan struct{}, argv []string, stdin io.Reader, stdout io.Writer, stoppable bool,
 ) error {
@@ -70,7 +71,7 @@ func (c *conn) run(
 		return err
 	case <-ctx.Done():
 	}
-	// A host that does not answer is left behind, and its session ends with the connection.
+	// Do not wait for a host that does not answer. Its session ends with the connection.
 	select {
 	case <-done:
 	case <-time.After(stopTimeout):
@@ -92,12 +93,12 @@ type execution struct {
 	input          *input
 	output         *output
 	stdout, stderr *gate
-	complaints     *tail // the command's standard error
+	complaints     *tail // standard error of the command
 
 	session *ssh.Session
-	pipe    io.WriteCloser // to the command's standard input, or to sudo
+	pipe    io.WriteCloser // standard input of the command, or of sudo
 	asked   bool           // sudo has asked for the password
-	refusal SudoReason     // why the password was of no use; to be read when the session has ended
+	refusal SudoReason     // why the password was useless; set before the session ends
 
 	started chan struct{} // closed when group is set
 	group   string        // the command's process group
@@ -116,7 +117,7 @@ func newExecution(c *conn, argv []string, in *input, out *output) *execution {
 	}
 	words := append([]string{"/bin/sh", "-c", start, "sh", marker}, argv...)
 	if e.sudo {
-		// LC_ALL is for what sudo says. The password is asked for on standard error and read from standard input.
+		// sudo's messages depend on LC_ALL. It prompts on standard error and reads standard input.
 		words = append([]string{"env", "LC_ALL=C", "sudo", "-S", "-p", prompt, "--"}, words...)
 		e.stderr.prompt, e.stderr.asked = []byte(prompt), e.answer
 	}
@@ -124,7 +125,7 @@ func newExecution(c *conn, argv []string, in *input, out *output) *execution {
 	return e
 }
 
-// run returns when the command has ended.
+// run starts the command and returns when it has ended.
 func (e *execution) run(ctx context.Context) error {
 	t := e.conn.target
 	if err := e.open(ctx); err != nil {
@@ -134,7 +135,7 @@ func (e *execution) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("host %s: run %s: %w", t.Name, e.program, err)
 	}
-	defer func() { _ = e.session.Close() }() // it has ended, or its end was asked for
+	defer func() { _ = e.session.Close() }() // it has ended, or was asked to end
 	stopped := make(chan struct{})
 	unwatch := context.AfterFunc(ctx, func() {
 		defer close(stopped)
@@ -148,7 +149,7 @@ func (e *execution) run(ctx context.Context) error {
 	close(e.ended)
 	e.input.end()
 	if !unwatch() {
-		<-stopped // children of the command may live on for a moment
+		<-stopped // children of the command may live a moment longer
 		return context.Cause(ctx)
 	}
 	var exit *ssh.ExitError
@@ -166,7 +167,7 @@ func (e *execution) run(ctx context.Context) error {
 	return nil
 }
 
-// open starts the command.
+// open opens a session and starts the command in it.
 func (e *execution) open(ctx context.Context) error {
 	session, err := e.conn.session(ctx, e.sessions)
 	if err != nil {
@@ -176,14 +177,15 @@ func (e *execution) open(ctx context.Context) error {
 	if e.pipe, err = session.StdinPipe(); err != nil {
 		return err
 	}
-	if session.Start(e.command) != nil { // whose error has the words of the command, which may be secret
+	if session.Start(e.command) != nil { // its error may contain secrets of the command
 		_ = session.Close()
 		return errors.New("its sshd runs no commands for this user")
 	}
 	return nil
 }
 
-// session opens a session. sshd may refuse one while it tidies up others, and it may allow fewer than we do.
+// session opens a session. sshd may refuse it while it closes others, or if it allows fewer
+// sessions.
 func (c *conn) session(ctx context.Context, sessions chan struct{}) (*ssh.Session, error) {
 	deadline := time.Now().Add(c.target.Timeout)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -192,7 +194,7 @@ func (c *conn) session(ctx context.Context, sessions chan struct{}) (*ssh.Sessio
 		if err == nil || !errors.As(err, &refused) {
 			return session, err
 		}
-		if len(sessions) == 1 && time.Now().After(deadline) { // it is not for others that run
+		if len(sessions) == 1 && time.Now().After(deadline) { // no other session uses up the limit
 			return nil, fmt.Errorf("open a session (see MaxSessions in its sshd_config): %w", err)
 		}
 		select {
@@ -203,13 +205,13 @@ func (c *conn) session(ctx context.Context, sessions chan struct{}) (*ssh.Sessio
 	}
 }
 
-// start notes that the command has started.
+// start records that the command has started. group is its process group.
 func (e *execution) start(group string) {
 	e.group = group
 	close(e.started)
 }
 
-// answer gives sudo the password when it asks for the first time. A second time means that it was wrong.
+// answer gives sudo the password at the first prompt. A second prompt means that it was wrong.
 func (e *execution) answer() {
 	switch {
 	case e.asked:
@@ -224,7 +226,7 @@ func (e *execution) answer() {
 	_ = e.session.Close()
 }
 
-// giveUp ends a session that has not started the command.
+// giveUp closes the session if the command has not started.
 func (e *execution) giveUp() {
 	select {
 	case <-e.started:
@@ -233,7 +235,7 @@ func (e *execution) giveUp() {
 	}
 }
 
-// feed gives the command its input. sudo gets nothing of it.
+// feed copies the input to the command. It waits for the start, so that sudo does not read it.
 func (e *execution) feed() {
 	if e.sudo {
 		select {
@@ -247,7 +249,7 @@ func (e *execution) feed() {
 	}
 }
 
-// cancel stops the command.
+// cancel stops the command and closes the session.
 func (e *execution) cancel(ctx context.Context) {
 	ctx, release := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer release()
@@ -261,20 +263,20 @@ func (e *execution) cancel(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	select {
-	case <-e.ended: // and its process group may be another's by now
+	case <-e.ended: // its process group may already be another's
 		return
 	default:
 	}
-	// A group of 0 is one that the host's namespace does not show, and 1 is not a command's.
+	// Group 0 means that the host's PID namespace hides it. Group 1 is never a command's.
 	if group, err := strconv.Atoi(e.group); err == nil && group > 1 {
 		err := e.conn.run(ctx, e.conn.spare, []string{"sh", "-c", stop, "sh", e.group}, nil, nil, false)
 		if err != nil {
-			_ = e.session.Signal(ssh.SIGTERM) // the best that is left
+			_ = e.session.Signal(ssh.SIGTERM) // the last resort
 		}
 	}
 }
 
-// notStarted says why the login or sudo did not start the command.
+// notStarted returns why the login or sudo did not start the command.
 func (e *execution) notStarted(exit *ssh.ExitError) error {
 	t := e.conn.target
 	output := strings.TrimSpace(e.stderr.said() + "\n" + e.stdout.said())

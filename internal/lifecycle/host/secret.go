@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Secret is a text that no message shows. string(secret) is the text.
+// Secret is a text that no message shows. string(secret) returns the text.
 type Secret string
 
 const hidden = "[hidden]"
@@ -16,7 +16,7 @@ const hidden = "[hidden]"
 // String returns a placeholder.
 func (Secret) String() string { return hidden }
 
-// Format writes a placeholder whatever the verb is; without it %d would show the text.
+// Format writes a placeholder for every verb. Without it %d would show the text.
 func (Secret) Format(f fmt.State, _ rune) {
 	_, _ = io.WriteString(f, hidden) // a fmt.State does not fail
 }
@@ -24,7 +24,7 @@ func (Secret) Format(f fmt.State, _ rune) {
 // MarshalJSON returns a placeholder.
 func (Secret) MarshalJSON() ([]byte, error) { return json.Marshal(hidden) }
 
-// redactor hides a target's secrets in what came from the host.
+// redactor replaces a target's secrets in the output of the host.
 type redactor struct {
 	replacer *strings.Replacer
 	longest  int
@@ -32,14 +32,14 @@ type redactor struct {
 
 func newRedactor(t Target) redactor {
 	secrets := []string{string(t.Password), string(t.SudoPassword)}
-	// Who prints a key may print it line by line.
+	// A key may be printed line by line.
 	for line := range strings.Lines(string(t.PrivateKey)) {
 		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
 			secrets = append(secrets, line)
 		}
 	}
 	secrets = slices.DeleteFunc(secrets, func(s string) bool { return s == "" })
-	// The longest first, for one may contain another.
+	// The longest is first, because one secret may contain another.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	r := redactor{}
 	pairs := make([]string, 0, 2*len(secrets))

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// KeyPolicy says what to do with a host whose key is not known. A key that is known and differs is always refused.
+// KeyPolicy says how to handle a host with an unknown key. A key that differs from a known one is
+// always refused.
 type KeyPolicy string
 
 // The policies.
@@ -22,19 +23,21 @@ const (
 	TrustOnFirstUse KeyPolicy = "TrustOnFirstUse"
 	// Strict refuses an unknown host.
 	Strict KeyPolicy = "Strict"
-	// Pinned knows the keys of [Target.KnownHosts] and no others: no file is read or written, and a host that they do not
-	// name is not dialled.
+	// Pinned accepts only the keys in [Target.KnownHosts], and uses no files. A host without such a
+	// key is not dialed.
 	Pinned KeyPolicy = "Pinned"
 )
 
-// SSH is the Dialer over SSH. It is to be used by pointer, for hosts behind one bastion share its connection.
+// SSH is a Dialer over SSH. Use it by pointer, because hosts behind the same bastion share its
+// connection.
 type SSH struct {
-	// KnownHosts is the file of the known keys, made when missing. ~/.ssh/known_hosts, its default, is read too.
-	// Hosts of two networks may have the same addresses: give each cluster a file of its own.
+	// KnownHosts is the file of known keys. It is created if missing. Default: ~/.ssh/known_hosts,
+	// which is always read, too. Give each cluster its own file, since two networks may use the same
+	// addresses.
 	KnownHosts string
 	// HostKeys is the policy for unknown keys. Default: TrustOnFirstUse.
 	HostKeys KeyPolicy
-	// KeepAlive is how long a host may be silent before it is held for unreachable. Default: 15 s.
+	// KeepAlive is how long a host may be silent before it counts as unreachable. Default: 15 s.
 	KeepAlive time.Duration
 
 	mu       sync.Mutex
@@ -52,7 +55,7 @@ func (s *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	if t.Bastion == nil {
 		c, err := s.connect(ctx, t, new(net.Dialer).DialContext)
 		if err != nil {
-			return nil, err // not a Conn that holds nil
+			return nil, err // a nil *conn would be a Conn that is not nil
 		}
 		return c, nil
 	}
@@ -72,7 +75,7 @@ func (s *SSH) Dial(ctx context.Context, t Target) (Conn, error) {
 	return c, nil
 }
 
-// connect dials one host, makes the handshake and logs in.
+// connect dials one host, performs the handshake and logs in.
 func (s *SSH) connect(ctx context.Context, t Target, dial func(context.Context, string, string) (net.Conn, error)) (*conn, error) {
 	keys, err := s.hostKeys(t)
 	if err != nil {
@@ -95,7 +98,7 @@ func (s *SSH) connect(ctx context.Context, t Target, dial func(context.Context, 
 		return nil, dialError(ctx, limited, t, err)
 	}
 	watched := newWatched(netConn)
-	// Not every net.Conn here has deadlines: one through a bastion has none.
+	// Not every net.Conn supports deadlines: one through a bastion does not.
 	stop := context.AfterFunc(limited, func() { _ = watched.Close() })
 	var verified bool
 	var refused error
@@ -129,7 +132,7 @@ func (s *SSH) connect(ctx context.Context, t Target, dial func(context.Context, 
 	return newConn(t, ssh.NewClient(sshConn, channels, requests), watched, limit), nil
 }
 
-// dialError says why dialling t failed with err: ctx may have ended, or the part of it that t's timeout allows.
+// dialError returns why dialing t failed with err. limited is ctx with t's timeout.
 func dialError(ctx, limited context.Context, t Target, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -140,14 +143,14 @@ func dialError(ctx, limited context.Context, t Target, err error) error {
 	return &Unreachable{Host: t.Name, Address: t.hostPort(), Err: err}
 }
 
-// isNetwork says whether err is of the connection, not of what was said over it.
+// isNetwork reports whether the network caused err, and not the SSH protocol.
 func isNetwork(err error) bool {
 	var network net.Error
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &network)
 }
 
-// isNegotiation says whether the peer speaks SSH but nothing that we do.
+// isNegotiation reports whether the peer uses SSH but shares no algorithm with this client.
 func isNegotiation(err error) bool {
 	var negotiation *ssh.AlgorithmNegotiationError
 	return errors.As(err, &negotiation)

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// latch guards a caller's reader or writer, which is the caller's again when Run has returned.
+// latch guards a caller's reader or writer. After Run has returned, the stream belongs to the
+// caller again.
 type latch struct {
-	turn  chan struct{} // holds one while the stream is in use
+	turn  chan struct{} // has an element while the stream is in use
 	ended atomic.Bool
 }
 
 func newLatch() latch { return latch{turn: make(chan struct{}, 1)} }
 
-// use calls f unless the latch has ended.
+// use calls f and returns true, unless the latch has ended.
 func (l *latch) use(f func()) bool {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -28,7 +29,7 @@ func (l *latch) use(f func()) bool {
 	return true
 }
 
-// end forbids further use and waits for a present one, but not for one that blocks.
+// end forbids further use. It waits up to a second for a present use, which may block.
 func (l *latch) end() {
 	l.ended.Store(true)
 	select {
@@ -38,11 +39,11 @@ func (l *latch) end() {
 	}
 }
 
-// input is a command's standard input.
+// input is the standard input of a command.
 type input struct {
 	latch
 
-	reader io.Reader // nil: empty
+	reader io.Reader // nil means empty
 	fail   context.CancelCauseFunc
 }
 
@@ -50,10 +51,10 @@ func newInput(reader io.Reader, fail context.CancelCauseFunc) *input {
 	return &input{latch: newLatch(), reader: reader, fail: fail}
 }
 
-// errEnded is why a stream is not used any more.
+// errEnded means that a stream is no longer used.
 var errEnded = errors.New("the command has ended")
 
-// Read reads for the command. An error stops the command.
+// Read reads for the command. An error other than io.EOF stops the command.
 func (in *input) Read(p []byte) (n int, err error) {
 	if !in.use(func() { n, err = in.reader.Read(p) }) {
 		return 0, errEnded
@@ -64,8 +65,8 @@ func (in *input) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// copyTo copies all to w and says whether the end was reached, which only then may be told to the command: half of
-// a file is not a file.
+// copyTo copies everything to w, and reports whether it reached the end. Only then may the command
+// see the end of its input, because a partial file must not look complete.
 func (in *input) copyTo(w io.Writer) bool {
 	if in.reader == nil {
 		return true
@@ -74,11 +75,11 @@ func (in *input) copyTo(w io.Writer) bool {
 	return err == nil
 }
 
-// output is a command's standard output.
+// output is the standard output of a command.
 type output struct {
 	latch
 
-	writer io.Writer // nil: nowhere
+	writer io.Writer // nil discards
 	fail   context.CancelCauseFunc
 }
 
@@ -86,7 +87,7 @@ func newOutput(writer io.Writer, fail context.CancelCauseFunc) *output {
 	return &output{latch: newLatch(), writer: writer, fail: fail}
 }
 
-// Write never fails, so that the command is not held up. An error of the writer stops the command.
+// Write never fails, so that the command is not blocked. An error of the writer stops the command.
 func (out *output) Write(p []byte) (int, error) {
 	if out.writer == nil {
 		return len(p), nil

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// complaints of sudo in the C locale, and of sudo-rs.
+// complaints are messages of sudo in the C locale, and of sudo-rs.
 var complaints = []struct {
 	text   string
 	reason SudoReason
@@ -22,7 +22,7 @@ var complaints = []struct {
 	{"a password is required", NeedsPassword},
 }
 
-// sudoReason is why sudo, which said output and ended with exit, did not start the command.
+// sudoReason returns why sudo did not start the command, from its output and exit status.
 func (e *execution) sudoReason(exit *ssh.ExitError, output string) SudoReason {
 	if e.refusal != "" {
 		return e.refusal
@@ -32,7 +32,7 @@ func (e *execution) sudoReason(exit *ssh.ExitError, output string) SudoReason {
 			return complaint.reason
 		}
 	}
-	if exit != nil && exit.ExitStatus() == 127 { // env's, for a program that is not there
+	if exit != nil && exit.ExitStatus() == 127 { // status of env for a missing program
 		return NoSudo
 	}
 	return SudoFailed

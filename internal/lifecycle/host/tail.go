@@ -5,27 +5,27 @@ import (
 	"strings"
 )
 
-// tailSize is how much of what a host says is kept for messages.
+// tailSize is how much of a host's output is kept for messages, in bytes.
 const tailSize = 4096
 
 // tail keeps the end of what is written to it.
 type tail struct {
 	redactor redactor
 	buf      []byte
-	cut      bool // something is missing at the beginning
+	cut      bool // the beginning is missing
 }
 
 // Write never fails.
 func (t *tail) Write(p []byte) (int, error) {
 	t.buf = append(t.buf, p...)
-	// As much more is kept as a secret is long: one that the cut divides would not be recognised.
+	// Keep more, as long as the longest secret, because a divided secret would not be recognized.
 	if extra := len(t.buf) - tailSize - t.redactor.longest; extra > 0 {
 		t.buf, t.cut = bytes.Clone(t.buf[extra:]), true
 	}
 	return len(p), nil
 }
 
-// String is the end of what was written, without secrets.
+// String returns the end of what was written, without secrets.
 func (t *tail) String() string {
 	s := t.redactor.redact(string(t.buf))
 	if t.cut {

@@ -164,8 +164,8 @@ func (n *Node) makeDir() (made []string, err error) {
 	return made, nil
 }
 
-// nothingToDo reports whether the host has no trace of Orrery, and the request only removes steps
-// or releases a lease.
+// nothingToDo reports whether the agent has no directory on the host, and the request only releases
+// a lease and perhaps removes steps.
 func (s *session) nothingToDo() bool {
 	_, err := os.Lstat(s.dir())
 	r := s.request
@@ -174,7 +174,7 @@ func (s *session) nothingToDo() bool {
 
 // begin loads the state and refuses a request for another cluster. made lists created directories.
 func (s *session) begin(made []string) (err error) {
-	if err := s.holds(s.request.Lease); err != nil { // another run may have taken the lease during the wait
+	if err := s.holds(s.request.Lease); err != nil { // taken by another run during the wait?
 		return err
 	}
 	if s.state, err = s.load(); err != nil {
