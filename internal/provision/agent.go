@@ -15,7 +15,8 @@ import (
 	agentmanifest "orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// reachable returns an error unless agents in a cluster could find the hub.
+// reachable returns an error if agents in a member cluster could not find the hub. It checks only
+// the published address, and connects to nothing.
 func (p *Provisioner) reachable(ctx context.Context) error {
 	listener, _, _, err := enrollment.Published(ctx, p.store.Client)
 	if err != nil {
@@ -28,13 +29,15 @@ func (p *Provisioner) reachable(ctx context.Context) error {
 	return nil
 }
 
-// joinedByAgent is true of a Cluster that the hub reaches by agent.
+// joinedByAgent reports whether the hub reaches the Cluster through its agent.
 func joinedByAgent(o *clusterv1alpha1.Cluster) bool {
 	return o.Spec.SyncMode == clusterv1alpha1.Pull && o.Spec.SecretRef.Name != ""
 }
 
-// builtByAgent has a cluster whose API server answers join by agent: it applies the manifest there, through a host. It does not wait for
-// the agent, which needs nodes and their network. As long as none has come, who calls again has another token and applies the manifest anew.
+// builtByAgent lets a new cluster join by agent: it applies the agent's manifest through a host.
+// api returns the client configuration. builtByAgent does not wait for the agent, which needs nodes
+// and their network. Each call until the agent has joined creates a new token and applies the
+// manifest again.
 func (p *Provisioner) builtByAgent(ctx context.Context, name string, api func(context.Context) (*rest.Config, error)) error {
 	hub := p.store.Client
 	o := &clusterv1alpha1.Cluster{}
@@ -73,7 +76,7 @@ func (p *Provisioner) builtByAgent(ctx context.Context, name string, api func(co
 		return err
 	}
 	if o.Spec.APIEndpoint != "" {
-		return nil // the hub goes on dialling until it has reached the cluster through the agent
+		return nil // the hub keeps dialing until it reaches the cluster through the agent
 	}
 	waits := o.DeepCopy()
 	waits.Spec.SyncMode = clusterv1alpha1.Pull

@@ -23,12 +23,14 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// annotationBound, on the namespace of credentials, says that the Secrets of hosts from before they were bound have been.
+// annotationBound, on the namespace of credentials, records that Secrets of an earlier version are
+// bound.
 const annotationBound = "cluster.orrery.dev/host-secrets-bound"
 
-// bindStored binds, once in the life of a hub, the Secrets of hosts that a version used which did not bind them: each that
-// exactly one Cluster names, and with which hosts of that cluster are known to have been worked on. A Secret gets the keys that
-// these hosts have had so far. The others are refused, as every Secret is from then on that nobody has bound who may write it.
+// bindStored binds the Secrets of hosts that a version without binding used. It does so once in the
+// life of a hub. It binds a Secret that exactly one Cluster names and that was used for hosts of
+// that cluster. The Secret gets the recorded keys of these hosts. Runs refuse all other Secrets
+// until somebody who may write a Secret binds it.
 func (p *Provisioner) bindStored(ctx context.Context) error {
 	p.binding.Lock()
 	defer p.binding.Unlock()
@@ -62,7 +64,7 @@ func (p *Provisioner) bindStored(ctx context.Context) error {
 	return nil
 }
 
-// bindUsed binds the Secrets that one cluster uses and has used.
+// bindUsed binds the Secrets that exactly one cluster names and has used.
 func (p *Provisioner) bindUsed(ctx context.Context) error {
 	fleet := &clusterv1alpha1.ClusterList{}
 	if err := p.store.Client.List(ctx, fleet); err != nil {
@@ -74,7 +76,7 @@ func (p *Provisioner) bindUsed(ctx context.Context) error {
 		if spec := o.Spec.Provision; spec != nil {
 			found.add(o.Name, spec.Hosts, spec.Etcd.External, false)
 		}
-		// What a Cluster says now may have been written by anybody; what was done is in the state.
+		// Anybody may have written the Cluster. The state has what was really done.
 		state, err := p.store.Load(ctx, o.Name)
 		switch {
 		case err != nil:
@@ -93,17 +95,17 @@ func (p *Provisioner) bindUsed(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// use is what a Secret is used for.
+// use describes the use of a Secret.
 type use struct {
 	clusters  []string
-	done      bool     // something was done with it
-	addresses []string // of hosts that something was done on with it, as known_hosts has them
+	done      bool     // a run has used it
+	addresses []string // of hosts for which a run used it, in the form of known_hosts
 }
 
-// uses are those of Secrets, by name.
+// uses maps the names of Secrets to their use.
 type uses map[string]*use
 
-// add notes the Secrets of a cluster: those that its spec names or, if done, those with which something was done.
+// add records the Secrets that a cluster names. If done is true, a run has used them.
 func (all uses) add(cluster string, hosts []clusterv1alpha1.Host, etcd *clusterv1alpha1.ExternalEtcd, done bool) {
 	note := func(ref *clusterv1alpha1.SecretReference, addresses ...string) {
 		if ref == nil || ref.Namespace != clusterv1alpha1.SecretNamespace {
@@ -132,12 +134,13 @@ func (all uses) add(cluster string, hosts []clusterv1alpha1.Host, etcd *clusterv
 	}
 }
 
-// known is an address as known_hosts has it.
+// known returns an address in the form of known_hosts.
 func known(address string, port int32) string {
 	return knownhosts.Normalize(net.JoinHostPort(address, strconv.Itoa(int(cmp.Or(port, 22)))))
 }
 
-// bind binds a Secret to the one cluster that uses it, with the keys that its hosts have had so far.
+// bind binds a Secret to the one cluster that uses it, and adds the recorded keys of its hosts. It
+// does nothing if the Secret is gone or bound already.
 func (p *Provisioner) bind(ctx context.Context, name string, u *use) error {
 	cluster := u.clusters[0]
 	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
@@ -176,7 +179,8 @@ func (p *Provisioner) bind(ctx context.Context, name string, u *use) error {
 	return nil
 }
 
-// recordedKeys are the keys of addresses that earlier versions recorded when they first dialled them, as lines of known_hosts.
+// recordedKeys returns the host keys that earlier versions recorded for addresses, as lines of
+// known_hosts.
 func (p *Provisioner) recordedKeys(cluster string, addresses []string) (string, error) {
 	content, err := os.ReadFile(filepath.Join(p.options.DataDir, "lifecycle", "clusters", cluster, "known_hosts"))
 	if os.IsNotExist(err) {

@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// certificatesEvery is how often all clusters are looked at for certificates that have come to be due.
+	// certificatesEvery is the interval between checks of the certificates of all clusters.
 	certificatesEvery = time.Hour
-	// renewRetry is the time after which a renewal is tried again that has left something.
+	// renewRetry is the time after which an incomplete renewal is tried again.
 	renewRetry = time.Hour
 )
 
-// lookAtCertificates has every cluster that was built looked at from time to time: no event says that a certificate is due.
+// lookAtCertificates reconciles every built cluster in intervals until ctx ends, because no event
+// reports that a certificate is due.
 func (p *Provisioner) lookAtCertificates(ctx context.Context) {
 	tick := p.options.Clock.NewTicker(certificatesEvery)
 	defer tick.Stop()
@@ -48,7 +49,8 @@ func (p *Provisioner) lookAtCertificates(ctx context.Context) {
 	}
 }
 
-// certificates says in the status when certificates end, and reports whether the hub is to renew some now.
+// certificates sets the expiry and the condition CertificatesExpiring in the status. It reports
+// whether the hub must renew certificates now. list has the earliest expiry first.
 func (p *Provisioner) certificates(o *clusterv1alpha1.Cluster, list []pki.Expiry, ops []lifecyclev1alpha1.Operation) (renew bool) {
 	if len(list) == 0 {
 		return false
@@ -76,7 +78,7 @@ func (p *Provisioner) certificates(o *clusterv1alpha1.Cluster, list []pki.Expiry
 	return due && automatic && o.Spec.APIEndpoint != "" && (last == nil || time.Since(last.Status.Finished.Time) > renewRetry)
 }
 
-// warning says what ends and what is to be done about it.
+// warning returns the message of the condition: what expires, and what happens or must be done.
 func warning(cluster string, first pki.Expiry, automatic bool, last *lifecyclev1alpha1.Operation) string {
 	ends := fmt.Sprintf("%s ends at %s", first.Name, first.NotAfter.UTC().Format(time.RFC3339))
 	switch {
@@ -92,7 +94,7 @@ func warning(cluster string, first pki.Expiry, automatic bool, last *lifecyclev1
 	}
 }
 
-// lastRenewal is the last Operation that was to renew, if it has ended.
+// lastRenewal returns the last Operation that renews certificates, or nil if it has not ended.
 func lastRenewal(ops []lifecyclev1alpha1.Operation) *lifecyclev1alpha1.Operation {
 	for _, op := range slices.Backward(ops) {
 		if isRenewal(op) {
@@ -109,7 +111,8 @@ func isRenewal(op lifecyclev1alpha1.Operation) bool {
 	return op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates
 }
 
-// renew has certificates renewed: by the last Operation if that was to and failed, else by a new one.
+// renew renews certificates. It resumes the last Operation if that is a failed renewal, else it
+// creates a new one.
 func (p *Provisioner) renew(ctx context.Context, o *clusterv1alpha1.Cluster, ops []lifecyclev1alpha1.Operation) error {
 	if n := len(ops); n > 0 && isRenewal(ops[n-1]) && ops[n-1].Status.Phase == lifecyclev1alpha1.PhaseFailed {
 		return p.resume(ctx, &ops[n-1], clusterv1alpha1.ReasonProvisioning)

@@ -20,16 +20,18 @@ import (
 )
 
 const (
-	// hashAnnotation is on the Operations that are made here: the hash of the spec that they bring nearer.
+	// hashAnnotation, on Operations that the hub creates, is the hash of the spec that they apply.
 	hashAnnotation = "lifecycle.orrery.dev/spec-hash"
-	// firstRetry is the time from the first failure of an Operation until it is tried again, which doubles up to lastRetry.
+	// firstRetry is the delay before the first retry of a failed Operation. It doubles up to
+	// lastRetry.
 	firstRetry = time.Minute
 	lastRetry  = 15 * time.Minute
-	// soon is the time until something is looked at again that another controller is about to change.
+	// soon is the delay before a check of something that another controller is about to change.
 	soon = time.Second
 )
 
-// Provision is the step of the condition Provisioned: it has what is missing done, and says how that goes.
+// Provision sets the condition Provisioned. It creates or resumes the Operation that is needed
+// next, and reports the progress.
 func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster) error {
 	ops, err := p.operations(ctx, o)
 	if err != nil {
@@ -44,7 +46,7 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if i := slices.IndexFunc(ops, isUnfinished); i >= 0 {
 		return underWay(&ops[i], clusterv1alpha1.ReasonProvisioning)
 	}
-	// What is renewed is as it was otherwise, so it says nothing about the rest.
+	// A renewal changes nothing else, so it says nothing about the spec.
 	var last *lifecyclev1alpha1.Operation
 	if others := slices.DeleteFunc(slices.Clone(ops), isRenewal); len(others) > 0 {
 		last = &others[len(others)-1]
@@ -66,7 +68,7 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 	if err := describe(o.Status.Provision, state); err != nil {
 		return err
 	}
-	// Certificates are renewed before what failed goes on, for it may fail because of them.
+	// Certificates are renewed before a failed Operation is retried, since they may be the cause.
 	if known = state.Certificates(); p.certificates(o, known, ops) {
 		return p.renew(ctx, o, ops)
 	}
@@ -83,7 +85,8 @@ func (p *Provisioner) Provision(ctx context.Context, o *clusterv1alpha1.Cluster)
 	return p.next(ctx, o, next, hash, last)
 }
 
-// operations are those of a Cluster, oldest first. What an earlier Cluster of the same name did is not its.
+// operations returns the Operations of a Cluster, the oldest first, without those of an earlier
+// Cluster of the same name.
 func (p *Provisioner) operations(ctx context.Context, o *clusterv1alpha1.Cluster) ([]lifecyclev1alpha1.Operation, error) {
 	ops, err := p.store.Operations(ctx, o.Name)
 	return slices.DeleteFunc(ops, func(op lifecyclev1alpha1.Operation) bool {
@@ -93,7 +96,7 @@ func (p *Provisioner) operations(ctx context.Context, o *clusterv1alpha1.Cluster
 
 func isUnfinished(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfinished(&op) }
 
-// underWay says that an Operation has not ended.
+// underWay returns the result for an Operation that has not ended.
 func underWay(op *lifecyclev1alpha1.Operation, reason string) error {
 	if isRenewal(*op) && !op.Spec.Paused {
 		return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "operation %s renews certificates", op.Name)
@@ -105,7 +108,8 @@ func underWay(op *lifecyclev1alpha1.Operation, reason string) error {
 	return reconciler.Waiting(reason, 0, "operation %s (%s) is under way", op.Name, op.Spec.Action)
 }
 
-// arrived says that the hosts are as the spec says. An Operation that a user made may have failed nevertheless.
+// arrived returns the result when the hosts match the spec. An Operation of a user may have failed
+// nevertheless.
 func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lifecyclev1alpha1.Operation, certificates []pki.Expiry) error {
 	if last != nil && last.Status.Phase == lifecyclev1alpha1.PhaseFailed && last.Annotations[hashAnnotation] == "" {
 		return reconciler.Stalled(clusterv1alpha1.ReasonOperationFailed, "operation %s (%s) failed: %s; correct what is wrong and create another, or delete it",
@@ -115,7 +119,8 @@ func (p *Provisioner) arrived(o *clusterv1alpha1.Cluster, hash string, last *lif
 	return reconciler.Done(clusterv1alpha1.ReasonProvisioned, "")
 }
 
-// next has something done, unless that failed a moment ago.
+// next creates the Operation for a change. If the same change has failed, next waits and then
+// retries.
 func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next *intent.Change, hash string, last *lifecyclev1alpha1.Operation) error {
 	if last == nil || last.Annotations[hashAnnotation] != hash || last.Spec.Action != next.Action || !slices.Equal(last.Spec.NamedHosts(), next.Hosts) {
 		return p.create(ctx, o, changing(o.Name, next), hash, clusterv1alpha1.ReasonProvisioning)
@@ -127,14 +132,15 @@ func (p *Provisioner) next(ctx context.Context, o *clusterv1alpha1.Cluster, next
 		return p.retry(ctx, last, clusterv1alpha1.ReasonProvisioning, "delete it to start anew at once")
 	case lifecyclev1alpha1.PhaseSucceeded, lifecyclev1alpha1.PhasePending, lifecyclev1alpha1.PhaseRunning, lifecyclev1alpha1.PhasePaused:
 	}
-	// It succeeded, and yet the same is to be done: our cache is behind, or somebody has changed the Cluster back.
+	// It succeeded, but the same change is needed. The cache is behind, or somebody changed the
+	// Cluster back.
 	if at := due(last); time.Now().Before(at) {
 		return reconciler.Waiting(clusterv1alpha1.ReasonProvisioning, time.Until(at), "operation %s (%s) has ended; looking what is left to do", last.Name, last.Spec.Action)
 	}
 	return p.create(ctx, o, changing(o.Name, next), hash, clusterv1alpha1.ReasonProvisioning)
 }
 
-// changing is the Operation that makes a change.
+// changing returns the spec of the Operation for a change.
 func changing(cluster string, change *intent.Change) *lifecyclev1alpha1.OperationSpec {
 	spec := &lifecyclev1alpha1.OperationSpec{Cluster: cluster, Action: change.Action}
 	if len(change.Hosts) > 0 {
@@ -143,7 +149,7 @@ func changing(cluster string, change *intent.Change) *lifecyclev1alpha1.Operatio
 	return spec
 }
 
-// create makes an Operation.
+// create creates an Operation.
 func (p *Provisioner) create(ctx context.Context, o *clusterv1alpha1.Cluster, spec *lifecyclev1alpha1.OperationSpec, hash, reason string) error {
 	op := &lifecyclev1alpha1.Operation{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{hashAnnotation: hash}},
@@ -160,7 +166,7 @@ func (p *Provisioner) create(ctx context.Context, o *clusterv1alpha1.Cluster, sp
 	return underWay(op, reason)
 }
 
-// retry has a failed Operation run again when it is time; reason is that of the condition when it does.
+// retry resumes a failed Operation when its delay is over. reason is that of the condition then.
 func (p *Provisioner) retry(ctx context.Context, last *lifecyclev1alpha1.Operation, reason, wayOut string) error {
 	if at := due(last); time.Now().Before(at) {
 		return reconciler.Waiting(clusterv1alpha1.ReasonOperationFailed, time.Until(at), "operation %s (%s) failed: %s; it goes on where it was at %s; %s",
@@ -169,9 +175,9 @@ func (p *Provisioner) retry(ctx context.Context, last *lifecyclev1alpha1.Operati
 	return p.resume(ctx, last, reason)
 }
 
-// resume has a failed Operation run again.
+// resume sets a failed Operation to pending, so that it runs again.
 func (p *Provisioner) resume(ctx context.Context, last *lifecyclev1alpha1.Operation, reason string) error {
-	// Written only if it still is as we know it.
+	// The update fails if somebody else has changed the Operation.
 	op, err := p.store.Operation(ctx, last.Name)
 	if err != nil {
 		return err
@@ -185,7 +191,7 @@ func (p *Provisioner) resume(ctx context.Context, last *lifecyclev1alpha1.Operat
 	return underWay(op, reason)
 }
 
-// due is when that which an Operation was to do is tried again.
+// due returns when a change is tried again that the Operation made or failed to make.
 func due(last *lifecyclev1alpha1.Operation) time.Time {
 	if last.Status.Finished == nil {
 		return time.Time{}
@@ -197,15 +203,15 @@ func due(last *lifecyclev1alpha1.Operation) time.Time {
 	return last.Status.Finished.Add(min(wait, lastRetry))
 }
 
-// settled is what is known of a cluster whose hosts are as its spec says.
+// settled describes a cluster whose hosts match its spec.
 type settled struct {
 	// hash of the spec.
 	hash string
-	// certificates that the hosts have.
+	// certificates that the hosts use.
 	certificates []pki.Expiry
 }
 
-// settle remembers what is known of a cluster; nil forgets it.
+// settle stores that the hosts match the spec. A nil value deletes this record.
 func (p *Provisioner) settle(cluster string, known *settled) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,12 +222,13 @@ func (p *Provisioner) settle(cluster string, known *settled) {
 	}
 }
 
-// joined is true of a Cluster that has joined, or whose agent has all that it needs for that.
+// joined reports whether the Cluster has joined, or its agent has everything it needs to join.
 func joined(o *clusterv1alpha1.Cluster) bool {
 	return o.Spec.APIEndpoint != "" || o.Spec.SyncMode == clusterv1alpha1.Pull
 }
 
-// isSettled reports whether the hosts are known to be as a spec with this hash says, and then which certificates they have.
+// isSettled reports whether the hosts match the spec with this hash, and returns their
+// certificates.
 func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) (certificates []pki.Expiry, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,9 +236,9 @@ func (p *Provisioner) isSettled(o *clusterv1alpha1.Cluster, hash string) (certif
 	return known.certificates, ok && joined(o) && known.hash == hash
 }
 
-// Dismantle is what a Cluster that is being deleted, and in which nothing is left to clean up, waits for: that no run works on
-// its hosts and, if spec.provision.deletionPolicy says so, that what was done on them is undone. A Cluster that was joined as
-// it is waits for nothing.
+// Dismantle is called for a Cluster that is being deleted, after all else is cleaned up. It waits
+// until no run works on its hosts. If spec.provision.deletionPolicy is Delete, it waits until its
+// hosts are undone. It returns nil at once for a Cluster without spec.provision.
 func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster) error {
 	if o.Spec.Provision == nil {
 		return nil
@@ -278,7 +285,8 @@ func (p *Provisioner) Dismantle(ctx context.Context, o *clusterv1alpha1.Cluster)
 	return p.create(ctx, o, &lifecyclev1alpha1.OperationSpec{Cluster: o.Name, Action: lifecyclev1alpha1.ActionDelete}, "", clusterv1alpha1.ReasonUndoingHosts)
 }
 
-// await waits until an Operation has ended. All but one that undoes the hosts are ended for that.
+// await waits until an Operation has ended. It cancels the Operation, unless that undoes the hosts
+// as wanted.
 func (p *Provisioner) await(ctx context.Context, op *lifecyclev1alpha1.Operation, undo bool) error {
 	if (op.Spec.Action != lifecyclev1alpha1.ActionDelete || !undo) && !op.Spec.Canceled {
 		err := p.store.Control(ctx, op.Name, func(s *lifecyclev1alpha1.OperationSpec) { s.Canceled = true })

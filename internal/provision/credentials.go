@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Keys of a Secret with a host's credentials. They are those of Kubernetes' own types kubernetes.io/basic-auth and
-// kubernetes.io/ssh-auth, where these have one.
+// Keys of a Secret with a host's credentials. Where Kubernetes' types kubernetes.io/basic-auth and
+// kubernetes.io/ssh-auth define a key, it is used.
 const (
 	keyUsername     = corev1.BasicAuthUsernameKey
 	keyKnownHosts   = "known_hosts"
@@ -27,18 +27,19 @@ const (
 	keyCA           = "ca.crt"
 )
 
-// credentials reads the Secrets of a cluster. Its errors name them and their keys, never a value.
+// credentials reads the Secrets of a cluster. Its errors name Secrets and keys, but no values.
 //
-// Who may write Clusters, and not Secrets, must not be able to have a Secret's password sent to a host of theirs. What says
-// where it may be sent therefore stands in the Secret: the Cluster, by name, and the keys of the hosts. An address alone would
-// not do: it is the Cluster that says through which bastion it is dialled, and so which machine has it.
+// A user who may write Clusters but not Secrets must not be able to send a Secret's password to a
+// host of their own. The Secret therefore says where it may be sent: it names the Cluster and has
+// the keys of the hosts. An address would not be enough. The Cluster chooses the bastion, and so
+// the machine that has the address.
 type credentials struct {
 	reader  client.Reader
 	cluster string
 }
 
-// Target says how a host is reached. Without a Secret there is none: the keys of the account that the server runs as are
-// not for everyone who may create a Cluster.
+// Target implements lifecycle.Environment. It returns an error for a host without a Secret. The
+// keys of the account that runs the server are not for everybody who may create a Cluster.
 func (c credentials) Target(ctx context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	if h.SecretRef == nil {
 		return host.Target{}, fmt.Errorf("secretRef is not set: make a Secret with %s or %s and name it there", keyPassword, keyPrivateKey)
@@ -66,8 +67,8 @@ func (c credentials) Target(ctx context.Context, h clusterv1alpha1.Host) (host.T
 	return t, nil
 }
 
-// fillIn takes the credentials of a Secret, and what they are for. A line break at the end of a password is that of the file
-// it came from.
+// fillIn copies the credentials and host keys of a Secret to t. It removes line breaks at the end
+// of a password, which come from files.
 func fillIn(t *host.Target, secret *corev1.Secret) error {
 	name := client.ObjectKeyFromObject(secret)
 	text := func(key string) host.Secret { return host.Secret(strings.TrimRight(string(secret.Data[key]), "\r\n")) }
@@ -82,7 +83,7 @@ func fillIn(t *host.Target, secret *corev1.Secret) error {
 	return nil
 }
 
-// ExternalEtcd reads the keys of an etcd that is not ours.
+// ExternalEtcd implements lifecycle.Environment.
 func (c credentials) ExternalEtcd(ctx context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
 	if e.SecretRef == nil {
 		return &plan.ExternalEtcd{}, nil

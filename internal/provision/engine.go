@@ -13,7 +13,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
-// environment is that of an engine that works for the hub: credentials come from Secrets only, and a cluster that is built joins.
+// environment is the lifecycle.Environment of the hub. Credentials come only from Secrets, and a
+// built cluster joins the hub.
 type environment struct {
 	told
 	credentials
@@ -47,7 +48,7 @@ func (e environment) Built(ctx context.Context, kubeconfig []byte, join clusterv
 	return e.hub.built(ctx, e.cluster, kubeconfig)
 }
 
-// engine makes the engine of a cluster.
+// engine returns the engine of a cluster. It connects over SSH with pinned host keys.
 func (p *Provisioner) engine(cluster string, env lifecycle.Environment) Runner {
 	return &lifecycle.Engine{
 		Cluster: cluster, Env: env, Dialer: &host.SSH{HostKeys: host.Pinned}, Catalog: p.catalog, Holder: "hub " + p.store.Holder, Clock: p.options.Clock,

@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle"
 )
 
-// told is a Store that tells of each record.
+// told is a Store that calls tell before each Record.
 type told struct {
 	lifecycle.Store
 
@@ -26,17 +26,17 @@ func (t told) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error
 	return t.Store.Record(ctx, op)
 }
 
-// maxNote is the longest note that the API allows an Event.
+// maxNote is the maximum length of an Event's note in the API.
 const maxNote = 1024
 
-// teller makes Events of a run, on its Cluster and on its Operation.
+// teller creates Events of a run on its Cluster and Operation.
 type teller struct {
 	recorder events.EventRecorder
 	objects  [2]runtime.Object
 	action   string
 
 	mu    sync.Mutex
-	hosts map[string]lifecyclev1alpha1.HostRun // as they were last told of
+	hosts map[string]lifecyclev1alpha1.HostRun // last reported state
 }
 
 func newTeller(recorder events.EventRecorder, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation) *teller {
@@ -64,12 +64,12 @@ func (t *teller) operation() string {
 	return op.Name
 }
 
-// began tells that the run begins.
+// began reports that the run begins.
 func (t *teller) began() {
 	t.say(corev1.EventTypeNormal, "OperationStarted", "operation "+t.operation()+" ("+t.action+") runs")
 }
 
-// record tells what changed on hosts since the last record: stages that were done, and failures.
+// record reports the stages that have ended and the hosts that have failed since the last call.
 func (t *teller) record(op *lifecyclev1alpha1.Operation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *teller) record(op *lifecyclev1alpha1.Operation) {
 	}
 }
 
-// ended tells how the run ended.
+// ended reports how the run ended.
 func (t *teller) ended(op *lifecyclev1alpha1.Operation) {
 	note := "operation " + op.Name + " (" + t.action + ") has ended: " + string(op.Status.Phase)
 	if op.Status.Message != "" {

@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// leaseTime is how long a server that is not heard of keeps a cluster, renewEvery how often it is heard of, and
-	// askEvery how often one that waits looks.
+	// leaseTime is how long the Lease of a server lasts without renewal. renewEvery is the interval of
+	// renewals, and askEvery that of a waiting server.
 	leaseTime  = 30 * time.Second
 	renewEvery = leaseTime / 3
 	askEvery   = 2 * time.Second
 )
 
-// Lock implements lifecycle.Store: with a Lease on the hub, for there may be several servers. It waits for another server's.
+// Lock implements lifecycle.Store with a Lease on the hub. It waits while another server has the
+// Lease. It returns an error if this server has locked the cluster already.
 func (s *Store) Lock(ctx context.Context, cluster string) (unlock func(), err error) {
 	if !s.lockHere(cluster) {
 		return nil, fmt.Errorf("cluster %s: this server works on it already", cluster)
@@ -66,7 +67,7 @@ func (s *Store) unlockHere(cluster string) {
 	delete(s.locked, cluster)
 }
 
-// waitForLease returns when the cluster's Lease is ours.
+// waitForLease waits until this server has the cluster's Lease.
 func (s *Store) waitForLease(ctx context.Context, cluster string) error {
 	said := ""
 	for {
@@ -90,7 +91,8 @@ func lease(cluster string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: objectName(cluster)}}
 }
 
-// acquire takes the Lease, or renews it if it is ours, and returns whose it is then.
+// acquire takes or renews the Lease, and returns its holder. It leaves a valid Lease of another
+// server.
 func (s *Store) acquire(ctx context.Context, cluster string) (holder string, err error) {
 	l := lease(cluster)
 	err = s.Client.Get(ctx, client.ObjectKeyFromObject(l), l)
@@ -110,7 +112,7 @@ func (s *Store) acquire(ctx context.Context, cluster string) (holder string, err
 		err = s.Client.Update(ctx, l)
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return "another server", nil // it was quicker
+		return "another server", nil // it was faster
 	}
 	if err != nil {
 		return "", fmt.Errorf("take the lease of cluster %s: %w", cluster, err)
@@ -118,7 +120,8 @@ func (s *Store) acquire(ctx context.Context, cluster string) (holder string, err
 	return s.Holder, nil
 }
 
-// renew keeps the Lease until ctx ends. If another server has it, or may have, the run here is over.
+// renew renews the Lease until ctx ends. It calls s.Lost if another server has the Lease or may
+// have it.
 func (s *Store) renew(ctx context.Context, cluster string) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -144,7 +147,7 @@ func (s *Store) renew(ctx context.Context, cluster string) {
 	}
 }
 
-// release gives the Lease up if it is ours.
+// release deletes the Lease if this server holds it.
 func (s *Store) release(ctx context.Context, cluster string) error {
 	l := lease(cluster)
 	if err := s.Client.Get(ctx, client.ObjectKeyFromObject(l), l); err != nil {
@@ -155,7 +158,7 @@ func (s *Store) release(ctx context.Context, cluster string) error {
 	}
 	err := s.Client.Delete(ctx, l, client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
 	if apierrors.IsConflict(err) {
-		return nil // it is another's by now
+		return nil // another server has it by now
 	}
 	return client.IgnoreNotFound(err)
 }

@@ -9,7 +9,7 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// maxLog is how large a log may be when a run begins to write to it: what was in a larger one becomes HOST.log.1.
+// maxLog is the size, in bytes, beyond which a log is renamed to HOST.log.1 when a run opens it.
 const maxLog = 8 << 20
 
 // Log implements lifecycle.Store. The file is LOGS/OPERATION/HOST.log.

@@ -12,14 +12,14 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// instruments measure the Operations of this server.
+// instruments are the metrics of Operations on this server.
 type instruments struct {
 	operations *prometheus.CounterVec
 	steps      *prometheus.CounterVec
 	seconds    *prometheus.HistogramVec
 	running    prometheus.Gauge
 	expiry     *prometheus.GaugeVec
-	clusters   *sync.Map // of which expiry tells
+	clusters   *sync.Map // clusters that expiry has
 }
 
 var metrics = instruments{
@@ -51,7 +51,7 @@ func init() { //nolint:gochecknoinits // where controller-runtime's own metrics 
 	ctrlmetrics.Registry.MustRegister(metrics.operations, metrics.steps, metrics.seconds, metrics.running, metrics.expiry)
 }
 
-// begin counts a run until done is called.
+// begin counts a running Operation until done is called.
 func (m instruments) begin() (done func()) {
 	m.running.Inc()
 	return m.running.Dec
@@ -65,7 +65,7 @@ func (m instruments) step(_ lifecyclev1alpha1.Operation, r lifecyclev1alpha1.Ste
 	m.steps.WithLabelValues(string(r.State)).Inc()
 }
 
-// end counts an Operation that ended, and how long it ran if it did.
+// end counts an Operation that has ended. If ran is positive, it also records the duration.
 func (m instruments) end(op *lifecyclev1alpha1.Operation, ran time.Duration) {
 	m.operations.WithLabelValues(string(op.Spec.Action), string(op.Status.Phase)).Inc()
 	if ran > 0 {
@@ -73,13 +73,14 @@ func (m instruments) end(op *lifecyclev1alpha1.Operation, ran time.Duration) {
 	}
 }
 
-// The kinds of what expires.
+// Values of the label kind.
 const (
 	kindCertificate = "certificate"
 	kindAuthority   = "authority"
 )
 
-// expire sets when the first certificate and the first authority of a cluster end; the list has the first to end first.
+// expire sets the earliest expiry of a cluster's certificates and authorities. list has the
+// earliest first.
 func (m instruments) expire(cluster string, list []pki.Expiry) {
 	m.clusters.Store(cluster, true)
 	for kind, authority := range map[string]bool{kindCertificate: false, kindAuthority: true} {
@@ -89,13 +90,13 @@ func (m instruments) expire(cluster string, list []pki.Expiry) {
 	}
 }
 
-// forget drops what was said of a cluster.
+// forget deletes the metrics of a cluster.
 func (m instruments) forget(cluster string) {
 	m.clusters.Delete(cluster)
 	m.expiry.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 }
 
-// expireOnly drops what was said of all other clusters.
+// expireOnly deletes the expiry of clusters that are not listed.
 func (m instruments) expireOnly(clusters []string) {
 	m.clusters.Range(func(key, _ any) bool {
 		if name, ok := key.(string); ok && !slices.Contains(clusters, name) {

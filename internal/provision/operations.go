@@ -22,19 +22,20 @@ import (
 )
 
 const (
-	// maxKept is how many Operations of a cluster are kept once they have ended.
+	// maxKept is how many Operations of a cluster are kept after they have ended.
 	maxKept = 10
-	// runRetry is the time until a run is tried again whose beginning could not even be recorded.
+	// runRetry is the delay before another attempt if a run could not be started or recorded.
 	runRetry = 5 * time.Second
-	// joinPatience is how long an API server that has just started may take until everything is there that a join asks for,
-	// and joinRetry the time between two tries.
+	// joinPatience is how long a new API server may take to serve everything that joining needs.
+	// joinRetry is the interval between attempts.
 	joinPatience = time.Minute
 	joinRetry    = 2 * time.Second
-	// checkTimeout bounds each request to a cluster that was built.
+	// checkTimeout bounds each request to a built cluster.
 	checkTimeout = 30 * time.Second
 )
 
-// Reconcile implements reconcile.Reconciler for the Operations of one cluster: the oldest that has not ended is run.
+// Reconcile implements reconcile.Reconciler for the Operations of one cluster. It runs the oldest
+// Operation that has not ended.
 func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := req.Name
 	ops, err := p.store.Operations(ctx, cluster)
@@ -55,7 +56,7 @@ func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	if i < 0 {
 		return ctrl.Result{}, nil
 	}
-	// As it is, not as a cache remembers it: it may have ended a moment ago.
+	// Read the stored Operation, since the cached one may have ended a moment ago.
 	op, err := p.store.Operation(ctx, ops[i].Name)
 	if err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -63,7 +64,7 @@ func (p *Provisioner) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Res
 	return ctrl.Result{}, p.advance(ctx, op)
 }
 
-// advance runs an Operation, unless its spec says otherwise.
+// advance runs an Operation, unless it is paused or canceled.
 func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	switch {
 	case !lifecycle.Unfinished(op):
@@ -99,12 +100,13 @@ func (p *Provisioner) advance(ctx context.Context, op *lifecyclev1alpha1.Operati
 	return nil
 }
 
-// refusal is why an Operation is not run.
+// refusal is the reason why an Operation is not run.
 type refusal struct{ error }
 
 func refuse(format string, args ...any) error { return &refusal{fmt.Errorf(format, args...)} }
 
-// target is the spec that an Operation is to bring about, or to undo.
+// target returns the spec that an Operation applies or undoes. It returns a refusal if the
+// Operation cannot run.
 func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation) (*clusterv1alpha1.Provision, error) {
 	if o.Spec.Provision == nil {
 		return nil, refuse("Cluster %s has no spec.provision: it was not built from here", o.Name)
@@ -137,7 +139,7 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	case leaving:
 		return nil, refuse("Cluster %s is being deleted", o.Name)
 	case op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates:
-		// What was applied is renewed, logged in to as the Cluster says now.
+		// The applied spec is renewed, with the logins of the present spec.
 		spec, _, err := specs.Take(o.Name, op, want)
 		if err != nil {
 			return nil, &refusal{err}
@@ -146,7 +148,7 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	case len(gone) > 0:
 		return nil, refuse("spec.provision of Cluster %s has no %s, which the cluster has: hosts are taken out by an Operation with action DeleteNode",
 			o.Name, strings.Join(gone, ", "))
-	case specs.Applied == nil && len(half) > 0 && !begun: // one that has begun does what it began with
+	case specs.Applied == nil && len(half) > 0 && !begun: // one that has begun keeps its spec
 		return nil, &refusal{lostBeforeBuilt(o.Name, half)}
 	case want.Join == clusterv1alpha1.Pull && !joinedByAgent(o):
 		if err := p.reachable(ctx); err != nil {
@@ -156,7 +158,8 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 	return want, nil
 }
 
-// run runs an Operation to its end, and says after what time its cluster is to be looked at again.
+// run runs an Operation to its end, and returns the delay after which its cluster is reconciled
+// again.
 func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (again time.Duration) {
 	log := ctrl.LoggerFrom(ctx).WithValues("cluster", o.Name, "operation", op.Name)
 	ctx = ctrl.LoggerInto(ctx, log)
@@ -172,7 +175,7 @@ func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *l
 	}
 	err := p.options.Engine(o.Name, env).Run(ctx, op, spec)
 	if ctx.Err() != nil {
-		return 0 // interrupted: who comes next goes on
+		return 0 // interrupted: the next server resumes
 	}
 	now, e := p.store.Operation(ctx, op.Name)
 	if e != nil {
@@ -214,7 +217,7 @@ func joinError(err error) error {
 	return nil
 }
 
-// end records that an Operation is over that is not run.
+// end records the end of an Operation that is not run.
 func (p *Provisioner) end(ctx context.Context, op *lifecyclev1alpha1.Operation, phase lifecyclev1alpha1.Phase, message string) error {
 	op.Status.Phase, op.Status.Message = phase, message
 	now := metav1.NowMicro()
@@ -231,7 +234,7 @@ func (p *Provisioner) end(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 	return nil
 }
 
-// prune deletes all but the last Operations that have ended, with their logs.
+// prune deletes the oldest ended Operations beyond maxKept, with their logs.
 func (p *Provisioner) prune(ctx context.Context, ops []lifecyclev1alpha1.Operation) error {
 	ended := slices.DeleteFunc(slices.Clone(ops), func(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfinished(&op) })
 	for i := range max(len(ended)-maxKept, 0) {

@@ -1,10 +1,11 @@
-// Package provision is the hub's side of clusters that are built on hosts. A Cluster with spec.provision is compared with
-// what was done for it before; where they differ an Operation is made, and every Operation, whoever made it, is run by the
-// engine of package lifecycle.
+// Package provision builds clusters on hosts for a hub. It compares a Cluster with spec.provision
+// with what was applied before, and creates an Operation where they differ. The engine of package
+// lifecycle runs every Operation, also those that users create.
 //
-// What happens is in three places. The step of the condition Provisioned (Provision) decides what there is to do and says how
-// it goes. The controller of Operations runs them, one of a cluster at a time, resumes those that a killed server left, and
-// keeps the last few. Dismantle is what a deleted Cluster waits for.
+// The package has three parts. Provision sets the condition Provisioned and decides the next
+// Operation. The controller of Operations runs them, one for each cluster at a time. It resumes
+// those of a server that was killed, and keeps the last few. Dismantle is what a deleted Cluster
+// waits for.
 package provision
 
 import (
@@ -39,15 +40,15 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// Settings are what the operator of a hub says about building clusters.
+// Settings are the settings of a hub's operator for building clusters.
 type Settings struct {
-	// Catalogs are files of further versions, merged over the built-in catalogue.
+	// Catalogs are files with more versions, which are merged over the built-in catalog.
 	Catalogs []string
-	// Cache is where release files are kept. The default is in the data directory.
+	// Cache is the directory of downloaded release files. The default is in the data directory.
 	Cache string
 }
 
-// AddFlags adds the flags of the settings.
+// AddFlags adds the flags for the settings.
 func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.Catalogs, "lifecycle-catalog", nil, "file of further versions that clusters can be built with, merged over the built-in catalogue; can be given more than once")
 	fs.StringVar(&s.Cache, "lifecycle-cache", "", "where downloaded release files are kept (default: lifecycle/files in the data directory)")
@@ -61,20 +62,21 @@ type Options struct {
 	DataDir string
 	// HubID is the UID of the hub's kube-system namespace.
 	HubID string
-	// Refresh has a Cluster looked at again soon, because something about its Operations changed.
+	// Refresh reconciles a Cluster soon, because its Operations have changed.
 	Refresh func(cluster string)
-	// Clock tells when certificates are due. The default is the machine's.
+	// Clock decides when certificates are due. The default is the clock of the machine.
 	Clock clock.WithTicker
-	// Engine makes what runs the Operations of a cluster. The default is the engine of package lifecycle, over SSH.
+	// Engine returns the Runner for the Operations of a cluster. The default is the engine of package
+	// lifecycle over SSH.
 	Engine func(cluster string, env lifecycle.Environment) Runner
 }
 
-// Runner runs an Operation and records how it goes, as lifecycle.Engine does.
+// Runner runs an Operation and records its progress, as lifecycle.Engine does.
 type Runner interface {
 	Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error
 }
 
-// Provisioner builds clusters.
+// Provisioner builds clusters and runs their Operations.
 type Provisioner struct {
 	options  Options
 	client   client.Client // reads Clusters and Operations from the cache
@@ -83,22 +85,22 @@ type Provisioner struct {
 	recorder events.EventRecorder
 	runs     *runs
 
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before anything is reconciled
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before the first Reconcile
 
 	binding     sync.Mutex
 	storedBound bool // guarded by binding
 
 	mu sync.Mutex
-	// settled has, by name, the clusters whose hosts are known to be as the spec says.
+	// settled has, by name, the clusters whose hosts match the spec.
 	settled map[string]settled
 }
 
-// byCluster indexes Operations by their cluster.
+// byCluster is the index of Operations by their cluster.
 const byCluster = "spec.cluster"
 
-// Add starts the controller of Operations.
+// Add adds the controller of Operations to the manager.
 func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
-	// Secrets and leases are read as they are, and records are too large to be kept in memory.
+	// Secrets and Leases are read without a cache. Records are too large to cache.
 	direct, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("create client: %w", err)
@@ -138,7 +140,7 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 	if err := mgr.Add(p); err != nil {
 		return nil, fmt.Errorf("add provisioner: %w", err)
 	}
-	// By cluster: what one Operation may do depends on the others.
+	// Requests are by cluster, because an Operation depends on the others of its cluster.
 	err = ctrl.NewControllerManagedBy(mgr).Named("operation").
 		Watches(&lifecyclev1alpha1.Operation{}, handler.EnqueueRequestsFromMapFunc(clusterOf), builder.WithPredicates(matters())).
 		WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -154,7 +156,8 @@ func Add(mgr ctrl.Manager, o Options) (*Provisioner, error) {
 	return p, nil
 }
 
-// Trim leaves out of a cached Operation what only its record needs: the steps, which can be a megabyte.
+// Trim removes the steps of a cached Operation, which can be a megabyte. It is a transform of the
+// cache.
 func Trim(o any) (any, error) {
 	if op, ok := o.(*lifecyclev1alpha1.Operation); ok {
 		op.ManagedFields, op.Status.Steps = nil, nil
@@ -174,7 +177,7 @@ func request(cluster string) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKey{Name: cluster}}
 }
 
-// matters lets the changes through that change what there is to do: not each step of a run.
+// matters filters out updates that do not change the spec or the phase, such as each step of a run.
 func matters() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*lifecyclev1alpha1.Operation)
@@ -183,7 +186,8 @@ func matters() predicate.Predicate {
 	}}
 }
 
-// Start implements manager.Runnable: it ends when ctx has and the runs have recorded where they are.
+// Start implements manager.Runnable. It returns when ctx has ended and all runs have recorded their
+// progress.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove the logs of Operations that are gone")
@@ -218,8 +222,9 @@ func (p *Provisioner) sweepLogs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// identity of this server among those that share a hub. It belongs to the data directory, which one process holds at a time:
-// so a server that comes back after it was killed finds its own leases.
+// identity returns the name of this server in Leases. It is stored in the data directory, which one
+// process uses at a time. A server that restarts after it was killed therefore finds its own
+// Leases.
 func identity(dataDir string) (string, error) {
 	path := filepath.Join(dataDir, "lifecycle", "identity")
 	content, err := os.ReadFile(path)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// maxRuns bounds how many clusters are worked on at a time.
+// maxRuns bounds how many clusters have a running Operation at the same time.
 const maxRuns = 4
 
-// runs are the Operations that this process runs, one of a cluster at a time.
+// runs are the Operations that this process runs, one for each cluster at a time.
 type runs struct {
 	slots chan struct{}
 	group sync.WaitGroup
@@ -19,7 +19,7 @@ type runs struct {
 	active map[string]active
 }
 
-// active is a run.
+// active is a run, or one that waits for a slot.
 type active struct {
 	operation string
 	cancel    context.CancelFunc
@@ -29,15 +29,15 @@ func newRuns() *runs {
 	return &runs{slots: make(chan struct{}, maxRuns), active: map[string]active{}}
 }
 
-// begin says how long runs may last.
+// begin sets the context of all runs.
 func (r *runs) begin(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ctx = ctx
 }
 
-// start runs an Operation in the background as soon as there is a slot. When nothing of it runs any more, done is told after
-// what time the cluster is to be looked at again.
+// start runs an Operation in the background as soon as a slot is free. At the end it calls done
+// with the delay after which the cluster is to be reconciled.
 func (r *runs) start(cluster, operation string, run func(ctx context.Context) (again time.Duration), done func(again time.Duration)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,14 +63,14 @@ func (r *runs) end(cluster string) {
 	delete(r.active, cluster)
 }
 
-// operation of a cluster that runs, or that waits for a slot; empty if none does.
+// operation returns the Operation of a cluster that runs or waits for a slot, or an empty string.
 func (r *runs) operation(cluster string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.active[cluster].operation
 }
 
-// cancel interrupts the run of a cluster, which can be resumed.
+// cancel interrupts the run of a cluster. The Operation can be resumed.
 func (r *runs) cancel(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,5 +79,5 @@ func (r *runs) cancel(cluster string) {
 	}
 }
 
-// wait returns when nothing runs.
+// wait blocks until no Operation runs.
 func (r *runs) wait() { r.group.Wait() }

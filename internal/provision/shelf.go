@@ -17,27 +17,29 @@ import (
 )
 
 const (
-	// stateKey is the key, in a Secret, of a cluster's state, and hostKey that of a host's record.
+	// stateKey is the key of a cluster's state in its Secret. hostKey is that of a host's record.
 	stateKey = "state.json.gz"
 	hostKey  = "host.json.gz"
-	// typeHost is the type of Secrets that are records of hosts; they have the labels below.
+	// typeHost is the type of Secrets with records of hosts. They have the labels below.
 	typeHost     = corev1.SecretType("lifecycle.orrery.dev/host")
 	labelCluster = "lifecycle.orrery.dev/cluster"
 	labelHost    = "lifecycle.orrery.dev/host"
-	// maxSecret is what fits in a Secret.
+	// maxSecret is the maximum size of a Secret's data, in bytes.
 	maxSecret = 1 << 20
 )
 
-// shelf is the lifecycle.Shelf of a cluster: Secrets. The version of a piece is its resourceVersion.
+// shelf is a lifecycle.Shelf that keeps the pieces of a cluster in Secrets. The version of a piece
+// is its resourceVersion.
 //
-// Records of hosts are not owned by the state's Secret: restored from a backup that has another UID, and the garbage collector would
-// take the records.
+// The state's Secret does not own the records of hosts. If it is restored from a backup, it has
+// another UID, and the garbage collector would delete the records.
 type shelf struct {
 	client  client.Client
 	cluster string
 }
 
-// key of the Secret of a host, or of the state if host is empty. No cluster has a dot in its name.
+// key returns the key of the Secret of a host, or of the state if host is empty. Names of clusters
+// have no dots.
 func (s shelf) key(host string) client.ObjectKey {
 	name := objectName(s.cluster)
 	if host != "" {
@@ -51,7 +53,7 @@ func (s shelf) secret(host string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }
 
-// labels of the records of hosts.
+// labels returns the labels of the records of hosts.
 func (s shelf) labels() client.MatchingLabels { return client.MatchingLabels{labelCluster: s.cluster} }
 
 // Name implements lifecycle.Shelf.
@@ -112,7 +114,7 @@ func (s shelf) write(ctx context.Context, secret *corev1.Secret, key string, con
 	secret.Data, secret.ResourceVersion = map[string][]byte{key: packed}, version
 	if version == "" {
 		err = s.client.Create(ctx, secret)
-	} else { // whatever others have noted on the Secret stays
+	} else { // labels and annotations of others stay
 		err = s.client.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 		if apierrors.IsNotFound(err) {
 			err = lifecycle.ErrStale
@@ -133,7 +135,7 @@ func (s shelf) RemoveState(ctx context.Context, version string) error {
 	return client.IgnoreNotFound(stale(err))
 }
 
-// stale is lifecycle.ErrStale for what the API says of a Secret that has another version, or is there or gone.
+// stale returns lifecycle.ErrStale if the Secret has another version or exists already.
 func stale(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return lifecycle.ErrStale
@@ -153,7 +155,7 @@ func pack(content []byte) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// unpack is the opposite of pack. Of what is damaged it returns nothing, which is no JSON either.
+// unpack is the inverse of pack. It returns nil for damaged content, which is also invalid JSON.
 func unpack(packed []byte) []byte {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {

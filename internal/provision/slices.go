@@ -24,49 +24,51 @@ import (
 )
 
 const (
-	// sliceSteps is how many steps a slice has at most. With the longest messages it still fits in the API server's store.
+	// sliceSteps is the maximum number of steps in a slice. Even with the longest messages, the API
+	// server's store accepts such a slice.
 	sliceSteps = 100
-	// summarySteps is how many steps the status of an Operation has at most.
+	// summarySteps is the maximum number of steps in the status of an Operation.
 	summarySteps = 100
-	// sliceRate is how many slices a server writes in a second, of all Operations together.
+	// sliceRate is how many slices per second a server writes for all Operations together.
 	sliceRate = 20
-	// sliceEvery is the least time between two writes of a slice while a run goes on.
+	// sliceEvery is the minimum time between two writes of a slice while a run goes on.
 	sliceEvery = 5 * time.Second
-	// pausePatience is how long a run that is paused, or whose server stops, goes on writing slices.
+	// pausePatience is how long a paused or interrupted run continues to write slices.
 	pausePatience = 5 * time.Second
-	// slicePage is how many slices are read at a time.
+	// slicePage is the number of slices in one page of a list.
 	slicePage = 200
 
 	labelOperation    = "lifecycle.orrery.dev/operation"
 	labelOperationUID = "lifecycle.orrery.dev/operation-uid"
 )
 
-// errSuperseded is why a run that another one has taken the place of records nothing any more.
+// errSuperseded means that another server has taken over the run. Nothing more is recorded.
 var errSuperseded = errors.New("another server has taken it over")
 
-// part is a slice of an Operation.
+// part identifies a slice of an Operation.
 type part struct {
 	host   string
 	number int
 }
 
-// keptPart is a slice as it is stored.
+// keptPart describes a stored slice.
 type keptPart struct {
-	version string // its resourceVersion; empty if it was refused
+	version string // resourceVersion; empty if the slice was refused
 	digest  uint64 // of its steps
 	written time.Time
 }
 
-// trail is what is known of the slices of an Operation that is run here.
+// trail describes the stored slices of an Operation that runs here.
 type trail struct {
 	parts map[part]keptPart
-	// before is what a version that had no slices left in the status. It stays there until all of it is in slices.
+	// before has the steps that an earlier version stored in the status. They stay there until all are
+	// in slices.
 	before []lifecyclev1alpha1.StepRecord
-	// over is why nothing is written any more.
+	// over is the reason why nothing more is written, or nil.
 	over error
 }
 
-// seed of the digests, which never leave this process.
+// seed of the digests, which stay in this process.
 var seed = maphash.MakeSeed()
 
 func digest(steps []lifecyclev1alpha1.StepRecord, which []int) uint64 {
@@ -78,7 +80,7 @@ func digest(steps []lifecyclev1alpha1.StepRecord, which []int) uint64 {
 	return h.Sum64()
 }
 
-// Steps implements lifecycle.Store. From then on Record keeps the steps of op in slices.
+// Steps implements lifecycle.Store. After this call, Record stores the steps of op in slices.
 func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.StepRecord, error) {
 	found, err := s.slices(ctx, op)
 	if err != nil {
@@ -93,7 +95,7 @@ func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]l
 	for _, o := range found {
 		p := part{o.Host, int(o.Part)}
 		t.parts[p] = keptPart{version: o.ResourceVersion}
-		// Only if it is as it would be written: else it is written again.
+		// Without a digest, the slice is written again.
 		if which, ok := is[p]; ok && slices.EqualFunc(which, o.Steps, func(i int, r lifecyclev1alpha1.StepRecord) bool { return steps[i] == r }) {
 			t.parts[p] = keptPart{version: o.ResourceVersion, digest: digest(steps, which)}
 		}
@@ -107,7 +109,7 @@ func (s *Store) Steps(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]l
 	return steps, nil
 }
 
-// slices of an Operation, each after those of the same host that are before it.
+// slices returns the slices of an Operation, ordered by host and number.
 func (s *Store) slices(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]lifecyclev1alpha1.OperationSlice, error) {
 	var found []lifecyclev1alpha1.OperationSlice
 	for next, more := "", true; more; more = next != "" {
@@ -124,7 +126,8 @@ func (s *Store) slices(ctx context.Context, op *lifecyclev1alpha1.Operation) ([]
 	return found, nil
 }
 
-// merge is all that is recorded of steps: in slices, and in the status, which is ahead of them where a server was killed.
+// merge returns all recorded steps: those in slices, and those in the status. After a server was
+// killed, the status may be newer.
 func merge(op *lifecyclev1alpha1.Operation, found []lifecyclev1alpha1.OperationSlice) []lifecyclev1alpha1.StepRecord {
 	var steps []lifecyclev1alpha1.StepRecord
 	at := map[[2]string]int{}
@@ -150,7 +153,7 @@ func merge(op *lifecyclev1alpha1.Operation, found []lifecyclev1alpha1.OperationS
 	return steps
 }
 
-// changed is when a record was changed last.
+// changed returns the time of a record's last change.
 func changed(r lifecyclev1alpha1.StepRecord) time.Time {
 	if r.Finished.Before(&r.Started) {
 		return r.Started.Time
@@ -158,7 +161,7 @@ func changed(r lifecyclev1alpha1.StepRecord) time.Time {
 	return r.Finished.Time
 }
 
-// divide says which steps belong in which slice.
+// divide returns which steps belong to which slice, as indexes of steps.
 func divide(steps []lifecyclev1alpha1.StepRecord) map[part][]int {
 	counts, parts := map[string]int{}, map[part][]int{}
 	for i := range steps {
@@ -170,8 +173,8 @@ func divide(steps []lifecyclev1alpha1.StepRecord) map[part][]int {
 	return parts
 }
 
-// summary is what the status of an Operation says of its steps: those that failed before those that are under way before those that
-// ended last, and all in their order.
+// summary returns the steps for the status of an Operation, in their order. If there are too many,
+// failed steps come before those under way, and these before the newest ended ones.
 func summary(steps []lifecyclev1alpha1.StepRecord) []lifecyclev1alpha1.StepRecord {
 	if len(steps) <= summarySteps {
 		return steps
@@ -202,22 +205,23 @@ func summary(steps []lifecyclev1alpha1.StepRecord) []lifecyclev1alpha1.StepRecor
 	return said
 }
 
-// trail of an Operation whose steps were read here, or nil.
+// trail returns the trail of an Operation, or nil if Steps was not called for it.
 func (s *Store) trail(op *lifecyclev1alpha1.Operation) *trail {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trails[op.UID]
 }
 
-// leave forgets the slices of an Operation that is not run here any more.
+// leave deletes the trail of an Operation that does not run here any more.
 func (s *Store) leave(op *lifecyclev1alpha1.Operation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.trails, op.UID)
 }
 
-// keepSteps writes slices that are not as they should be, those first that were written longest ago: while a run goes on as many as may be
-// written now, and when it ends all. It returns how many are left.
+// keepSteps writes slices that have changed, those first that were written longest ago. During a
+// run it writes as many as the limits allow, and at the end all. It returns the number of slices
+// not written.
 func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, t *trail) (left int, err error) {
 	if t.over != nil {
 		return 0, t.over
@@ -247,7 +251,7 @@ func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 		switch {
 		case running && (s.now().Sub(t.parts[p].written) < sliceEvery || !s.throttle().TryAccept()),
 			paused && s.now().After(deadline):
-			return len(stale) - n, nil // those that follow were written later still
+			return len(stale) - n, nil // the following ones were written later
 		case !running:
 			if err := s.throttle().Wait(ctx); err != nil {
 				return len(stale) - n, err
@@ -259,7 +263,7 @@ func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 		}
 		version, err := s.writeSlice(ctx, op, p, records, t.parts[p].version)
 		if apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
-			// It would be refused for ever, and a run is not to wait for that.
+			// It would be refused forever, and the run must not wait for that.
 			ctrl.LoggerFrom(ctx).Error(err, "record steps", "operation", op.Name, "host", p.host)
 			version, err = t.parts[p].version, nil
 		}
@@ -271,7 +275,7 @@ func (s *Store) keepSteps(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 	return 0, nil
 }
 
-// end notes that nothing is to be written any more, if that is what an error says.
+// end records in t that nothing more may be written, if err is errSuperseded. It returns err.
 func (t *trail) end(err error) error {
 	if errors.Is(err, errSuperseded) {
 		t.over = err
@@ -279,7 +283,7 @@ func (t *trail) end(err error) error {
 	return err
 }
 
-// fence is an error if an Operation is not that of this run any more.
+// fence reads the Operation, and returns an error if this run has been superseded.
 func (s *Store) fence(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	now := &lifecyclev1alpha1.Operation{}
 	if err := s.Client.Get(ctx, client.ObjectKeyFromObject(op), now); err != nil {
@@ -288,7 +292,8 @@ func (s *Store) fence(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	return superseded(op, now.UID, now.Status.Attempt, now.Status.Epoch)
 }
 
-// superseded is an error if what is stored is of a later run than op is, or of another Operation of its name.
+// superseded returns an error if the stored object belongs to a later run than op, or to another
+// Operation of the same name.
 func superseded(op *lifecyclev1alpha1.Operation, uid types.UID, attempt int32, epoch int64) error {
 	switch {
 	case uid != op.UID:
@@ -299,7 +304,8 @@ func superseded(op *lifecyclev1alpha1.Operation, uid types.UID, attempt int32, e
 	return nil
 }
 
-// writeSlice writes a slice over the one that is known, or over any that is no later run's.
+// writeSlice writes a slice over the known version, or over that of an earlier run. It returns the
+// new version.
 func (s *Store) writeSlice(ctx context.Context, op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1.StepRecord, version string) (string, error) {
 	const tries = 5
 	var err error
@@ -351,8 +357,8 @@ func newSlice(op *lifecyclev1alpha1.Operation, p part, steps []lifecyclev1alpha1
 	}
 }
 
-// sliceName is OPERATION.HOST-HASH, cut where it is too long. The hash keeps slices of one name apart: those of an Operation that was
-// deleted a moment ago and of the next of its name, and of names that have dots.
+// sliceName returns OPERATION.HOST-HASH, cut to the maximum length. The hash distinguishes slices
+// of a deleted Operation and its successor of the same name, and names with dots.
 func sliceName(op *lifecyclev1alpha1.Operation, p part) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", op.UID, p.host, p.number))
 	hash := hex.EncodeToString(sum[:5])

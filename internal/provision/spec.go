@@ -12,14 +12,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// desired is what the hosts of a Cluster are to be.
+// desired returns the wanted spec of a Cluster, with defaults.
 func desired(o *clusterv1alpha1.Cluster) *clusterv1alpha1.Provision {
 	spec := o.Spec.Provision.DeepCopy()
 	plan.Default(o.Name, spec)
 	return spec
 }
 
-// hashOf a spec that is defaulted, as the API shows it.
+// hashOf returns the hash of a spec with defaults, in the form that the API shows.
 func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 	hash, err := intent.Hash(spec)
 	if err != nil {
@@ -28,14 +28,14 @@ func hashOf(spec *clusterv1alpha1.Provision) (string, error) {
 	return hash[:16], nil
 }
 
-// decide says what is to be done next for a Cluster, which may be nothing. A spec that cannot be brought about is an
-// *intent.InvalidError, with the way out that a hub has.
+// decide returns the next change for a Cluster, or nil if there is none. For an impossible spec it
+// returns an *intent.InvalidError that says what a user of the hub can do.
 func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, specs *intent.Specs) (*intent.Change, error) {
 	switch gone, begun := specs.Lost(want); {
 	case specs.Applied == nil && len(begun) > 0:
 		return nil, lostBeforeBuilt(o.Name, begun)
 	case len(gone) > 0 && !joined(o):
-		// This Cluster has not built it, and who made it may not know of those hosts.
+		// This Cluster has not built it, and its author may not know of those hosts.
 		return nil, intent.Invalidf(
 			"spec.provision.hosts: an earlier Cluster of this name was built on %s too: name these hosts to take it up again, or choose another name; its keys are in Secret %s/%s",
 			strings.Join(gone, ", "), clusterv1alpha1.SecretNamespace, objectName(o.Name))
@@ -43,13 +43,13 @@ func decide(o *clusterv1alpha1.Cluster, want *clusterv1alpha1.Provision, specs *
 	return specs.Next(o.Name, want, joined(o))
 }
 
-// lostBeforeBuilt says that a spec lacks hosts on which the first run of a cluster has begun.
+// lostBeforeBuilt returns the error for a spec without hosts on which the first run has begun.
 func lostBeforeBuilt(cluster string, hosts []string) error {
 	return intent.Invalidf("spec.provision.hosts: %s missing, on which a run has begun to build the cluster: put them back and wait until it is built, "+
 		"or delete Cluster %s with spec.provision.deletionPolicy Delete, which undoes them, and create it anew", strings.Join(hosts, ", "), cluster)
 }
 
-// describe says in the status what a cluster is made of now.
+// describe sets the facts about the applied cluster in the status. For a nil state it clears them.
 func describe(status *clusterv1alpha1.ProvisionStatus, state *lifecycle.State) error {
 	if state == nil || state.Applied == nil {
 		*status = clusterv1alpha1.ProvisionStatus{Operation: status.Operation}

@@ -24,40 +24,42 @@ import (
 )
 
 const (
-	// maxRecord is how large a record may be, as JSON, for the API server's store to take it, and maxSummary one whose steps are in
-	// slices: what is said of 1,000 hosts that all failed fits.
+	// maxRecord is the maximum size of a record as JSON that the API server's store accepts.
+	// maxSummary is that of a record whose steps are in slices. It has space for 1,000 hosts that all
+	// failed.
 	maxRecord  = 1 << 20
 	maxSummary = 1 << 19
-	// recordEvery is the least time between two records of a run that goes on. What was left out is in the next.
+	// recordEvery is the minimum time between two records during a run. Skipped changes are in the
+	// next.
 	recordEvery = time.Second
 )
 
-// Store is a lifecycle.Store on a hub. The state of a cluster is in Secrets, Operations are objects with slices of
-// their steps, and logs are files.
+// Store is a lifecycle.Store on a hub. The state of a cluster is in Secrets. Operations are
+// objects, with their steps in slices. Logs are files.
 type Store struct {
-	// Client reads what is there, not what a cache says.
+	// Client reads and writes without a cache.
 	Client client.Client
 	// Cached lists Operations, without their steps.
 	Cached client.Reader
 	// Logs is the directory of the logs.
 	Logs string
-	// Holder says in Leases who works on a cluster.
+	// Holder names this server in Leases.
 	Holder string
-	// Lost is called when another server has taken a cluster over.
+	// Lost is called when another server has taken over a cluster.
 	Lost func(cluster string)
 
 	mu       sync.Mutex
 	locked   map[string]bool
 	recorded map[string]time.Time
-	trails   map[types.UID]*trail // of the Operations that are run here
+	trails   map[types.UID]*trail // of Operations that run here
 	limiter  flowcontrol.RateLimiter
-	clock    clock.PassiveClock // unless it is the machine's
+	clock    clock.PassiveClock // nil means the clock of the machine
 }
 
 var _ lifecycle.Store = (*Store)(nil)
 
-// objectName of the state and the lease of a cluster. A dot keeps them apart from the credentials of any cluster, which have
-// its name.
+// objectName returns the name of a cluster's state and Lease. The dot distinguishes them from
+// credentials, which have the name of the cluster.
 func objectName(cluster string) string { return cluster + ".lifecycle" }
 
 // Load implements lifecycle.Store.
@@ -101,7 +103,7 @@ func (s *Store) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 		if !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create operation %s: %w", op.Name, err)
 		}
-		// Of this cluster, and the cache is behind; or a user gave one of another cluster this name.
+		// The cache is behind, or the Operation of another cluster has this name.
 		other, e := s.Operation(ctx, op.Name)
 		if e != nil || other.Spec.Cluster == cluster {
 			return fmt.Errorf("create operation %s: %w", op.Name, err)
@@ -109,7 +111,8 @@ func (s *Store) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 	}
 }
 
-// Operation implements lifecycle.Store. Its status sums its steps up, unless an earlier version has recorded it.
+// Operation implements lifecycle.Store. Its status has a summary of the steps, or all steps of an
+// earlier version.
 func (s *Store) Operation(ctx context.Context, name string) (*lifecyclev1alpha1.Operation, error) {
 	op := &lifecyclev1alpha1.Operation{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, op); err != nil {
@@ -119,7 +122,7 @@ func (s *Store) Operation(ctx context.Context, name string) (*lifecyclev1alpha1.
 	return op, nil
 }
 
-// Operations implements lifecycle.Store. They are without their steps.
+// Operations implements lifecycle.Store. The steps are left out.
 func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1alpha1.Operation, error) {
 	var opts []client.ListOption
 	if cluster != "" {
@@ -136,8 +139,8 @@ func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1al
 	return list.Items, nil
 }
 
-// inOrder compares Operations by when they were made. Of one second, those come first that have ended, and oak-9 comes before
-// oak-10.
+// inOrder compares Operations by their creation. For the same second, ended ones come first, and
+// oak-9 comes before oak-10.
 func inOrder(a, b lifecyclev1alpha1.Operation) int {
 	return cmp.Or(
 		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
@@ -147,7 +150,7 @@ func inOrder(a, b lifecyclev1alpha1.Operation) int {
 	)
 }
 
-// ended is when an Operation ended; for one that has not, a time that no other has.
+// ended returns when an Operation ended, or a time far in the future.
 func ended(op lifecyclev1alpha1.Operation) time.Time {
 	if op.Status.Finished == nil {
 		return time.Unix(math.MaxInt32, 0)
@@ -155,8 +158,9 @@ func ended(op lifecyclev1alpha1.Operation) time.Time {
 	return op.Status.Finished.Time
 }
 
-// Record implements lifecycle.Store. While a run goes on, not every change is written. Where Steps was asked for, the steps are kept in
-// slices, all of them before the phase is final, and the status sums them up.
+// Record implements lifecycle.Store. During a run it skips changes within recordEvery. If Steps was
+// called, the steps are stored in slices, and the status has a summary. All slices are written
+// before a final phase is.
 func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	if !s.due(op) {
 		return nil
@@ -190,7 +194,7 @@ func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		// The spec was changed, which is no reason not to keep the status; if another process runs it, that is.
+		// A changed spec is no obstacle. A run of another process is.
 		if e := s.Client.Get(ctx, client.ObjectKeyFromObject(op), written); e != nil {
 			return e
 		}
@@ -210,7 +214,7 @@ func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 	return nil
 }
 
-// due reports whether a record is to be written now. The first and the last of a run always are.
+// due reports whether a record must be written now. The first and last of a run are always due.
 func (s *Store) due(op *lifecyclev1alpha1.Operation) bool {
 	now := s.now()
 	s.mu.Lock()
@@ -236,7 +240,7 @@ func (s *Store) now() time.Time {
 	return s.clock.Now()
 }
 
-// throttle bounds how many slices are written.
+// throttle returns the rate limiter for writing slices.
 func (s *Store) throttle() flowcontrol.RateLimiter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,9 +250,9 @@ func (s *Store) throttle() flowcontrol.RateLimiter {
 	return s.limiter
 }
 
-// fit makes a record small enough, for one that is refused is refused for ever. The steps that succeeded go first,
-// the oldest of them before the others, then what is said of many hosts at length, then what is said of steps, and in the end steps that
-// failed.
+// fit shortens a status to limit bytes, because the API server would refuse it forever. It first
+// drops steps that have not failed, the oldest of them first. Then it shortens the messages of
+// hosts, clears those of steps, and drops failed steps.
 func fit(status *lifecyclev1alpha1.OperationStatus, limit int) {
 	size := len(status.Message)
 	for _, p := range status.Plan {
@@ -290,16 +294,17 @@ func fit(status *lifecyclev1alpha1.OperationStatus, limit int) {
 	drop(func(lifecyclev1alpha1.StepRecord) bool { return true })
 }
 
-// fixedSize is about what the names of fields, and times, of a record take as JSON, fixedHost what those of a host do, and shortMessage
-// what is left of a message.
+// fixedSize is the approximate size of the field names and times of a step as JSON, and fixedHost
+// that of a host. shortMessage is the length of a shortened message.
 const fixedSize, fixedHost, shortMessage = 200, 120, 256
 
-// recordSize is about how long a record is as JSON.
+// recordSize returns the approximate size of a step as JSON.
 func recordSize(r lifecyclev1alpha1.StepRecord) int {
 	return fixedSize + len(r.Host) + len(r.ID) + len(r.InputHash) + len(r.Message)
 }
 
-// Control implements lifecycle.Store. The spec is changed as it is stored: one of an earlier version stays in its form.
+// Control implements lifecycle.Store. It changes the stored form of the spec, which may be an older
+// one.
 func (s *Store) Control(ctx context.Context, name string, change func(*lifecyclev1alpha1.OperationSpec)) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		op := &lifecyclev1alpha1.Operation{}
