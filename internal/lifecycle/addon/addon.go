@@ -1,13 +1,14 @@
-// Package addon is everything of a cluster that is applied through its API server: what the control plane needs, DNS,
-// the network, and the add-ons of the spec.
+// Package addon has everything in a cluster that is applied through its API server: bootstrap
+// objects of the control plane, DNS, the network, and the add-ons of the spec.
 //
-// Objects turns a spec into groups of objects; it reads manifests and charts, and asks no API server. Apply, Ready,
-// Prune and Observe take groups to a cluster. What was applied is remembered in the cluster, in one ConfigMap per group:
-// so a second Apply writes nothing, and what a group has no more is found and removed, whoever runs it and wherever.
+// Objects turns a spec into groups of objects. It reads manifests and charts, but asks no API
+// server. Apply, Ready, Prune and Observe work on a cluster. For each group, a ConfigMap in the
+// cluster has an inventory of what was applied. A second Apply therefore writes nothing. Objects
+// that a group no longer has are found and removed, from any machine.
 //
-// A chart is rendered and applied as plain objects; there is no release. Of its hooks, those of an install are applied
-// like the other objects, before or after them and by weight, but not waited for; all others are left out, so neither
-// a test nor a clean-up job is ever run.
+// A chart is rendered and applied as plain objects, without a release. Its install hooks are
+// applied like other objects, before or after them and by weight, but not awaited. Other hooks are
+// left out, so no test or clean-up job runs.
 package addon
 
 import (
@@ -28,48 +29,48 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Input is what the objects of a cluster follow from.
+// Input is everything on which the objects of a cluster depend.
 type Input struct {
 	// Name of the cluster.
 	Name string
-	// Spec is defaulted and validated.
+	// Spec has its defaults and is valid.
 	Spec *clusterv1alpha1.Provision
 	// Images are full references by name: coredns, flannel and flannel-cni-plugin.
 	Images map[string]string
-	// Plugin is what the catalogue says of the network plugin, if that is not flannel.
+	// Plugin is the network plugin in the catalog. It is empty for flannel.
 	Plugin catalog.Plugin
-	// Nodes is how many nodes there are.
+	// Nodes is the number of nodes.
 	Nodes int
 	// ControlPlanes are the internal addresses of the control planes.
 	ControlPlanes []string
-	// Endpoint is host:port of the API server from outside, and CA the PEM of its authority. Set, they are published in
-	// the ConfigMap cluster-info.
+	// Endpoint is host:port of the API server for clients outside, and CA the PEM of its authority. If
+	// both are set, they are published in the ConfigMap cluster-info.
 	Endpoint string
 	CA       []byte
-	// APIServer is host:port where pods on the host's network reach the API server while Services do not work yet.
+	// APIServer is host:port of the API server for pods on the host's network, before Services work.
 	APIServer string
 	// Fetch reads manifests, charts and indexes of repositories by URL.
 	Fetch func(ctx context.Context, url string) ([]byte, error)
-	// Local allows the spec to name paths of this machine.
+	// Local allows the spec to name paths on this machine.
 	Local bool
 }
 
-// Group is what is applied together.
+// Group is a set of objects that are applied together.
 type Group struct {
-	// Name is bootstrap, dns, network, or addon- and the add-on's name.
+	// Name is bootstrap, dns, network, or the add-on's name after "addon-".
 	Name string
 	// Namespace of objects that name none.
 	Namespace string
-	// Objects in the order they are applied in, but that namespaces and custom resource definitions come first, and
-	// webhooks and API services last.
+	// Objects in the order of applying. Namespaces and custom resource definitions still come first,
+	// and webhooks and API services last.
 	Objects []*unstructured.Unstructured
-	// Gates must be passed before the group is ready.
+	// Gates are the readiness checks of the group.
 	Gates []Gate
-	// Sources that the objects are made from.
+	// Sources of the objects.
 	Sources []plan.Source
 }
 
-// Planned says what a group is made from, and where its images come from instead.
+// Planned returns the sources of a group, and the registry for its images.
 func (g Group) Planned(registry clusterv1alpha1.Registry) plan.Objects {
 	return plan.Objects{
 		Group: g.Name, Namespace: g.Namespace, Sources: g.Sources,
@@ -77,7 +78,7 @@ func (g Group) Planned(registry clusterv1alpha1.Registry) plan.Objects {
 	}
 }
 
-// Images lists the images that the workloads of a group name, each once, as hosts pull them.
+// Images lists the images of the workloads of a group, each once, as hosts pull them.
 func (g Group) Images() []string {
 	var images []string
 	for _, o := range g.Objects {
@@ -91,18 +92,18 @@ func (g Group) Images() []string {
 	return slices.Compact(images)
 }
 
-// Gate is a workload that must be up.
+// Gate is the readiness check of a workload.
 type Gate struct {
 	// Kind is Deployment, DaemonSet or StatefulSet.
 	Kind string
-	// Namespace, if it is not that of the group.
+	// Namespace is empty for the namespace of the group.
 	Namespace string
 	Name      string
-	// Nodes is on how many nodes a DaemonSet must run at the least.
+	// Nodes is the minimum number of nodes for a DaemonSet.
 	Nodes int
 }
 
-// Names of the groups; those of add-ons follow addonPrefix.
+// Names of the groups. Those of add-ons begin with addonPrefix.
 const (
 	GroupBootstrap = "bootstrap"
 	groupDNS       = "dns"
@@ -110,7 +111,7 @@ const (
 	addonPrefix    = "addon-"
 )
 
-// Objects returns the groups of a cluster in the order they are applied in.
+// Objects returns the groups of a cluster in the order of applying.
 func Objects(ctx context.Context, in Input) ([]Group, error) {
 	groups := make([]Group, 0, 3+len(in.Spec.Addons))
 	bootstrap, err := bootstrapGroup(in)
@@ -148,7 +149,7 @@ func Objects(ctx context.Context, in Input) ([]Group, error) {
 	return groups, nil
 }
 
-// addonGroup is an add-on of the spec.
+// addonGroup returns the group of an add-on in the spec.
 func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group, error) {
 	if problems := validation.IsDNS1123Label(a.Name); len(problems) > 0 {
 		return Group{}, fmt.Errorf("name %q: %s", a.Name, problems[0])
@@ -177,13 +178,14 @@ func addonGroup(ctx context.Context, in Input, a *clusterv1alpha1.Addon) (Group,
 	return g, nil
 }
 
-// builtinNamespace is true of the namespaces that every API server makes.
+// builtinNamespace reports whether every API server creates the namespace.
 func builtinNamespace(name string) bool {
 	return name == metav1.NamespaceSystem || name == metav1.NamespaceDefault ||
 		name == metav1.NamespacePublic || name == corev1.NamespaceNodeLease
 }
 
-// finish does what is done to every group: images come from the private registry, and workloads become gates.
+// finish replaces images by those of the private registry, and adds a readiness check for each
+// workload.
 func finish(g *Group, registry clusterv1alpha1.Registry) {
 	for _, o := range g.Objects {
 		rewriteImages(o, registry)
@@ -197,8 +199,9 @@ func finish(g *Group, registry clusterv1alpha1.Registry) {
 	}
 }
 
-// settle gives each object to one group, or no apply would be the last: the first that has it keeps it if both want
-// the same, as with a namespace that two add-ons share. Namespaces of add-ons that no group has are added.
+// settle assigns each object to one group, because otherwise two groups would overwrite each other.
+// The first group keeps an object that others have in the same form, such as a shared namespace.
+// Different forms are an error. It also adds missing namespaces of the groups.
 func settle(groups []Group) error {
 	type owner struct {
 		group  string

@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// pollInterval is how often something that a cluster is to bring about is looked for.
+// pollInterval is the interval between checks for a state of the cluster.
 const pollInterval = 200 * time.Millisecond
 
-// Apply applies a group and returns how many of its objects it changed. Objects that are as they were applied last are
-// not written. While the API server is not available Apply tries again until ctx ends.
+// Apply applies a group and returns how many objects it changed. It does not write objects that are
+// as they were applied last. While the API server is unavailable, Apply retries until ctx ends.
 func Apply(ctx context.Context, cfg *rest.Config, g Group) (changed int, err error) {
 	c, err := connect(cfg)
 	if err != nil {
@@ -38,8 +38,9 @@ func Apply(ctx context.Context, cfg *rest.Config, g Group) (changed int, err err
 	return a.changed, c.save(ctx, g.Name, a.inventory)
 }
 
-// waves orders objects by what needs what: namespaces, then definitions of kinds, then the rest in its own order. What
-// stands in the way of requests until its pods are up comes last.
+// waves orders objects by their dependencies: namespaces, custom resource definitions, and the rest
+// in its order. API services and webhooks are last, because they block requests until their pods
+// run.
 func waves(all []*unstructured.Unstructured) [][]*unstructured.Unstructured {
 	var namespaces, definitions, rest, last []*unstructured.Unstructured
 	for _, o := range all {
@@ -66,13 +67,14 @@ type application struct {
 	changed   int
 }
 
-// item is an object as it is applied.
+// item is an object in the form in which it is applied.
 type item struct {
 	ref    ref
 	object *unstructured.Unstructured
 }
 
-// apply applies a wave. What is new is remembered before it is made, so that nothing is ever there that is not known.
+// apply applies a wave. It saves new objects in the inventory before it creates them, so that no
+// object is ever missing there.
 func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructured) error {
 	items := make([]item, 0, len(wave))
 	unknown := false
@@ -110,11 +112,11 @@ func (a *application) apply(ctx context.Context, wave []*unstructured.Unstructur
 	return nil
 }
 
-// write applies an object that is not known to be as it should be, and counts it if it was not.
+// write applies an object, and counts it if that changed the object.
 func (a *application) write(ctx context.Context, it item) error {
 	result, err := a.cluster.apply(ctx, it.object, false)
 	if apierrors.IsInvalid(err) && it.ref.groupKind() == kindJob {
-		// What a job does cannot be changed: it is done anew.
+		// A Job cannot be changed, so it is replaced.
 		if err := a.cluster.removed(ctx, it); err != nil {
 			return err
 		}
@@ -148,7 +150,7 @@ func (c *cluster) removed(ctx context.Context, it item) error {
 	}
 }
 
-// pause waits a little, or fails when ctx ends.
+// pause waits for pollInterval. It returns the cause if ctx ends before.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

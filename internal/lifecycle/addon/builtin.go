@@ -24,13 +24,14 @@ import (
 //go:embed builtin/*.yaml
 var builtinFiles embed.FS
 
-// builtins are manifests of ours. What follows from the spec is written into them as JSON, which is YAML too.
+// builtins are the built-in manifests. Values from the spec are inserted as JSON, which is valid
+// YAML.
 var builtins = template.Must(template.New("").Funcs(template.FuncMap{"json": func(v any) (string, error) {
 	content, err := json.Marshal(v)
 	return string(content), err
 }}).ParseFS(builtinFiles, "builtin/*.yaml"))
 
-// builtin are the objects of a manifest of ours.
+// builtin returns the objects of a built-in manifest.
 func builtin(name string, values any) ([]*unstructured.Unstructured, error) {
 	var text bytes.Buffer
 	if err := builtins.ExecuteTemplate(&text, name, values); err != nil {
@@ -39,7 +40,8 @@ func builtin(name string, values any) ([]*unstructured.Unstructured, error) {
 	return manifest.Parse(text.Bytes(), yaml.YAMLToJSONStrict)
 }
 
-// bootstrapGroup is what the control plane needs beside the roles that every API server makes.
+// bootstrapGroup returns what the control plane needs beside the roles that every API server
+// creates.
 func bootstrapGroup(in Input) (Group, error) {
 	var kubeconfig []byte
 	if in.Endpoint != "" && len(in.CA) > 0 {
@@ -55,10 +57,11 @@ func bootstrapGroup(in Input) (Group, error) {
 	return Group{Name: GroupBootstrap, Namespace: metav1.NamespaceSystem, Objects: all}, err
 }
 
-// dnsIndex is the place of the DNS Service among the addresses of the Services; kubelets are told the same.
+// dnsIndex is the position of the DNS Service in the network of the Services. Kubelets use the
+// same.
 const dnsIndex = 10
 
-// dnsGroup is CoreDNS.
+// dnsGroup returns the objects of CoreDNS.
 func dnsGroup(in Input) (Group, error) {
 	image := in.Images["coredns"]
 	if image == "" {
@@ -92,12 +95,12 @@ func dnsGroup(in Input) (Group, error) {
 
 const flannelName = "kube-flannel"
 
-// flannelCNI is the network that the container runtime finds.
+// flannelCNI is the CNI configuration for the container runtime.
 const flannelCNI = `{"cniVersion":"0.3.1","name":"cbr0","plugins":[` +
 	`{"delegate":{"hairpinMode":true,"isDefaultGateway":true},"type":"flannel"},` +
 	`{"capabilities":{"portMappings":true},"type":"portmap"}]}`
 
-// flannelGroup is flannel.
+// flannelGroup returns the objects of flannel.
 func flannelGroup(in Input) (Group, error) {
 	image, plugin := in.Images["flannel"], in.Images["flannel-cni-plugin"]
 	if image == "" || plugin == "" {
@@ -123,7 +126,7 @@ func flannelGroup(in Input) (Group, error) {
 	}, err
 }
 
-// flannelNetwork is flannel's own configuration.
+// flannelNetwork returns flannel's network configuration.
 func flannelNetwork(spec *clusterv1alpha1.Provision) (string, error) {
 	prefixes, err := plan.ParseNetworks(spec.Network.KubePodsCIDR)
 	if err != nil {
@@ -153,7 +156,7 @@ func flannelNetwork(spec *clusterv1alpha1.Provision) (string, error) {
 	return string(content), nil
 }
 
-// byFamily is the IPv4 and the IPv6 network among those given; one that is missing is not valid.
+// byFamily returns the IPv4 and the IPv6 network. A missing one is invalid (netip.Prefix.IsValid).
 func byFamily(prefixes []netip.Prefix) (v4, v6 netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Addr().Is4() {

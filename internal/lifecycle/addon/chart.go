@@ -30,15 +30,16 @@ import (
 	"orrery.dev/orrery/internal/manifest"
 )
 
-// release is a chart and what it is rendered with.
+// release is a chart with its values.
 type release struct {
 	name, namespace string
 	chart           clusterv1alpha1.Chart
-	// values are ours; the chart's in the spec go over them.
+	// values are ours. Values of the chart in the spec have precedence.
 	values map[string]any
 }
 
-// chartObjects renders a chart. Its source is what it is rendered from: the same chart may be rendered otherwise each time.
+// chartObjects renders a chart. The source identifies what it is rendered from, because each
+// rendering may be different.
 func chartObjects(ctx context.Context, in Input, r release) ([]*unstructured.Unstructured, plan.Source, error) {
 	c, source, err := loadChart(ctx, in, r.chart)
 	if err != nil {
@@ -63,8 +64,8 @@ func chartObjects(ctx context.Context, in Input, r release) ([]*unstructured.Uns
 	if err != nil {
 		return nil, source, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
 	}
-	// What differs when a chart is rendered again was made at random, such as a password. It is no reason to apply an
-	// object again, so it is no part of the object's digest.
+	// Differences between two renderings are random, such as passwords. They are no reason to apply an
+	// object again, so they are not in the object's digest.
 	second, err := render(c, values, in.Spec.Kubernetes.Version, r)
 	if err != nil {
 		return nil, source, fmt.Errorf("render chart %s %s: %w", c.Name(), c.Metadata.Version, err)
@@ -77,7 +78,7 @@ func chartObjects(ctx context.Context, in Input, r release) ([]*unstructured.Uns
 	return first, source, nil
 }
 
-// common is what two renderings of an object have in common.
+// common returns the parts that are equal in both values. Different parts become nil.
 func common(a, b any) any {
 	switch a := a.(type) {
 	case map[string]any:
@@ -142,7 +143,7 @@ func loadChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) (*char
 	return c, source, nil
 }
 
-// digestOfFiles is the digest of the files of a chart, wherever its folder is.
+// digestOfFiles returns the digest of the files of a chart, independent of their directory.
 func digestOfFiles(files []*chart.File) string {
 	h := sha256.New()
 	for _, f := range slices.SortedFunc(slices.Values(files), func(a, b *chart.File) int { return strings.Compare(a.Name, b.Name) }) {
@@ -152,7 +153,8 @@ func digestOfFiles(files []*chart.File) string {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
-// fetchChart reads the archive of a chart from its repository.
+// fetchChart reads the archive of a chart from its repository, and checks its digest if the index
+// has one.
 func fetchChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) ([]byte, error) {
 	if !isURL(from.Repo) {
 		return nil, fmt.Errorf("chart.repo %q is no http:// or https:// URL: charts of other kinds of registries are given by path", from.Repo)
@@ -189,15 +191,15 @@ func fetchChart(ctx context.Context, in Input, from clusterv1alpha1.Chart) ([]by
 	return archive, nil
 }
 
-// entry is a chart in the index of a repository.
+// entry is a version of a chart in the index of a repository.
 type entry struct {
 	Version string   `json:"version"`
 	URLs    []string `json:"urls"`
 	Digest  string   `json:"digest"`
 }
 
-// choose finds the version of a chart in the index of its repository: the one that is asked for, or the newest that is
-// no pre-release.
+// choose returns the version of a chart from the index of its repository: the wanted one, or else
+// the newest that is not a pre-release.
 func choose(index []byte, from clusterv1alpha1.Chart) (entry, error) {
 	var content struct {
 		Entries map[string][]entry `json:"entries"`
@@ -237,7 +239,8 @@ func choose(index []byte, from clusterv1alpha1.Chart) (entry, error) {
 	return chosen, nil
 }
 
-// render renders the objects of a chart: those of its crds folder, hooks of before an install, the rest, hooks of after.
+// render renders the objects of a chart: those of the crds folder and pre-install hooks, the rest,
+// and post-install hooks.
 func render(c *chart.Chart, values map[string]any, kubernetes string, r release) ([]*unstructured.Unstructured, error) {
 	version, err := chartutil.ParseKubeVersion(kubernetes)
 	if err != nil {
@@ -271,7 +274,7 @@ func render(c *chart.Chart, values map[string]any, kubernetes string, r release)
 	return found.objects(), nil
 }
 
-// rendered are the objects of a chart by when they are applied.
+// rendered has the objects of a chart by the time of applying.
 type rendered struct {
 	before, main, after []*unstructured.Unstructured
 }
@@ -282,7 +285,7 @@ const (
 )
 
 func (r *rendered) add(name string, content []byte) error {
-	// Charts with a key twice are many, and Helm takes the last of them.
+	// Many charts repeat a key. Helm takes the last value.
 	found, err := manifest.Parse(content, yaml.YAMLToJSON)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -308,7 +311,7 @@ func (r *rendered) objects() []*unstructured.Unstructured {
 	return slices.Concat(r.before, r.main, r.after)
 }
 
-// hookWeight is zero if it is no number, as Helm has it.
+// hookWeight returns the weight of a hook. As in Helm, an invalid number is 0.
 func hookWeight(o *unstructured.Unstructured) int {
 	weight, err := strconv.Atoi(o.GetAnnotations()[hookWeightAnnotation])
 	if err != nil {

@@ -22,13 +22,15 @@ import (
 )
 
 const (
-	// FieldManager owns what is applied.
+	// FieldManager is the field manager for applied objects.
 	FieldManager = "orrery-lifecycle"
-	// callTimeout bounds one request, so that an API server whose host has just died is asked again elsewhere.
+	// callTimeout bounds one request, so that a request to a dead API server is soon retried at
+	// another.
 	callTimeout = 15 * time.Second
 )
 
-// cluster is where groups are applied. Its methods try again until ctx ends while the API server is not available.
+// cluster is the connection to a cluster. Its methods retry while the API server is unavailable,
+// until ctx ends.
 type cluster struct {
 	client client.Client
 	writer manifest.Client
@@ -37,11 +39,11 @@ type cluster struct {
 func connect(cfg *rest.Config) (*cluster, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.UserAgent = FieldManager
-	cfg.QPS = -1 // the API server has priorities and fairness
+	cfg.QPS = -1 // the API server has priority and fairness
 	if cfg.Timeout == 0 {
 		cfg.Timeout = callTimeout
 	}
-	// What the API server warns of concerns the authors of manifests, and would be printed among our own lines.
+	// Warnings concern the authors of manifests, and would appear among the program's own output.
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -58,7 +60,8 @@ func connect(cfg *rest.Config) (*cluster, error) {
 	return &cluster{client: c, writer: w}, nil
 }
 
-// resolve names an object as the API server does: with a namespace if and only if its kind has one.
+// resolve returns the reference of an object as the API server sees it: with a namespace only if
+// its kind has one.
 func (c *cluster) resolve(ctx context.Context, o *unstructured.Unstructured, namespace string) (ref, error) {
 	r := refOf(o, namespace)
 	gvk := o.GroupVersionKind()
@@ -76,7 +79,7 @@ func (c *cluster) resolve(ctx context.Context, o *unstructured.Unstructured, nam
 	return r, nil
 }
 
-// apply applies an object and returns it as it is then; dry leaves everything as it was.
+// apply applies an object and returns the result. With dry, the API server stores nothing.
 func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, dry bool) (*unstructured.Unstructured, error) {
 	var result *unstructured.Unstructured
 	err := retry(ctx, func() error {
@@ -90,7 +93,7 @@ func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured, dry b
 	return result, err
 }
 
-// get reads an object into o; it is false if there is none.
+// get reads an object into o. It returns false if there is none.
 func (c *cluster) get(ctx context.Context, o client.Object, namespace, name string) (bool, error) {
 	err := retry(ctx, func() error {
 		return client.IgnoreNotFound(c.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o))
@@ -102,7 +105,8 @@ func (c *cluster) list(ctx context.Context, l client.ObjectList, options ...clie
 	return retry(ctx, func() error { return c.client.List(ctx, l, options...) })
 }
 
-// metadata lists the metadata of all objects of a kind that belong to a group; none if the kind is not there.
+// metadata lists the metadata of all objects of a kind that belong to a group. It is empty if the
+// API server does not have the kind.
 func (c *cluster) metadata(ctx context.Context, gvk schema.GroupVersionKind) ([]metav1.PartialObjectMetadata, error) {
 	l := &metav1.PartialObjectMetadataList{}
 	l.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -116,7 +120,7 @@ func (c *cluster) metadata(ctx context.Context, gvk schema.GroupVersionKind) ([]
 	return l.Items, nil
 }
 
-// remove deletes an object, unless it is another than the one with this UID.
+// remove deletes an object with the UID of o. It ignores an object that is gone.
 func (c *cluster) remove(ctx context.Context, o client.Object) error {
 	uid := o.GetUID()
 	return retry(ctx, func() error {
@@ -125,8 +129,8 @@ func (c *cluster) remove(ctx context.Context, o client.Object) error {
 	})
 }
 
-// retry calls f again and again until it succeeds, fails for good or ctx ends; then its error is the last one that says
-// more than that the time was up.
+// retry calls f until it succeeds, fails with a permanent error, or ctx ends. After the end of ctx
+// it returns the last error that is not about ctx.
 func retry(ctx context.Context, f func() error) error {
 	wait := 50 * time.Millisecond
 	var last error
@@ -147,8 +151,8 @@ func retry(ctx context.Context, f func() error) error {
 	}
 }
 
-// transient is true if the same request may succeed later: the API server is not there, is starting, or is too busy,
-// or a webhook is not up yet. A certificate that is wrong stays so.
+// transient reports whether the same request may succeed later. The API server may be down,
+// starting or busy, or a webhook may not run yet. An invalid certificate is permanent.
 func transient(err error) bool {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
@@ -162,8 +166,8 @@ func transient(err error) bool {
 	return request || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// notServedYet is true of what a new API server is about to make: its own namespaces, and the paths of a custom
-// resource that another API server serves already.
+// notServedYet reports whether a new API server will soon have the object: one of its own
+// namespaces, or the path of a custom resource that another API server serves already.
 func notServedYet(s metav1.Status) bool {
 	if s.Reason != metav1.StatusReasonNotFound {
 		return false

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// digestAnnotation has the digest of what was applied: if it is that of what is to be applied, and nobody has
-	// changed the object since, there is nothing to do.
+	// digestAnnotation has the digest of the applied object. If it equals that of the new object, and
+	// the object was not changed since, Apply does nothing.
 	digestAnnotation = "lifecycle.orrery.dev/digest"
-	// groupLabel names the group that an object belongs to.
+	// groupLabel names the group of an object.
 	groupLabel = "lifecycle.orrery.dev/group"
-	// managedByLabel has the value managedBy on all that is applied.
+	// managedByLabel has the value managedBy on all applied objects.
 	managedByLabel, managedBy = "app.kubernetes.io/managed-by", "orrery"
 )
 
-// digestOf is the digest of a value that is plain data. Keys of maps are in order in JSON.
+// digestOf returns the digest of plain data. JSON sorts the keys of maps.
 func digestOf(value any) string {
 	content, err := json.Marshal(value)
 	if err != nil { // it came from JSON
@@ -31,7 +31,7 @@ func digestOf(value any) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// digestOfBytes is the digest of a content.
+// digestOfBytes returns the SHA-256 digest of content, with the prefix "sha256:".
 func digestOfBytes(content []byte) string {
 	sum := sha256.Sum256(content)
 	return "sha256:" + hex.EncodeToString(sum[:])
@@ -46,7 +46,7 @@ func setDigest(o *unstructured.Unstructured, digest string) {
 	o.SetAnnotations(annotations)
 }
 
-// labelled is an object as it is applied: labelled as ours and the group's, with its digest.
+// labelled returns a copy of an object with the labels of Orrery and the group, and its digest.
 func labelled(o *unstructured.Unstructured, group string) *unstructured.Unstructured {
 	o = o.DeepCopy()
 	if o.GetAnnotations()[digestAnnotation] == "" {
@@ -61,8 +61,8 @@ func labelled(o *unstructured.Unstructured, group string) *unstructured.Unstruct
 	return o
 }
 
-// fingerprint changes whenever anyone changes what an object is to be like. Where the API server counts such changes
-// that number is used, because the resource version changes with the status too.
+// fingerprint changes with each change of an object's spec. It uses the generation if there is one,
+// because the resource version also changes with the status.
 func fingerprint(o metav1.Object) string {
 	if o.GetGeneration() > 0 {
 		return fmt.Sprintf("%s/g%d", o.GetUID(), o.GetGeneration())

@@ -8,8 +8,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Rewrite returns where an image comes from: as it is, or, with a private registry, from there under the same path,
-// whose first part the override replaces.
+// Rewrite returns the reference from which an image is pulled. With a private registry, that is the
+// same path there. The namespace override replaces the first part of the path.
 func Rewrite(ref string, r clusterv1alpha1.Registry) string {
 	if r.PrivateRegistry == "" || ref == "" || strings.HasPrefix(ref, r.PrivateRegistry+"/") {
 		return ref
@@ -18,7 +18,7 @@ func Rewrite(ref string, r clusterv1alpha1.Registry) string {
 	if first, rest, found := strings.Cut(ref, "/"); found && isRegistry(first) {
 		path = rest
 	} else if !found {
-		path = "library/" + ref // what a name alone means to Docker Hub
+		path = "library/" + ref // Docker Hub's meaning of a bare name
 	}
 	if r.NamespaceOverride != "" {
 		if _, rest, found := strings.Cut(path, "/"); found {
@@ -29,7 +29,8 @@ func Rewrite(ref string, r clusterv1alpha1.Registry) string {
 	return r.PrivateRegistry + "/" + path
 }
 
-// isRegistry is true if the first part of a reference is a host: that is how every container runtime tells.
+// isRegistry reports whether the first part of a reference is a host, by the rule of container
+// runtimes.
 func isRegistry(first string) bool {
 	return strings.ContainsAny(first, ".:") || first == "localhost"
 }
@@ -46,7 +47,8 @@ func rewriteImages(o *unstructured.Unstructured, r clusterv1alpha1.Registry) {
 	}
 }
 
-// containersOf are the containers of a workload's pods, with those that prepare them; none if it is no workload.
+// containersOf returns the init containers and containers of a workload's pods. It is empty for
+// other objects.
 func containersOf(o *unstructured.Unstructured) []map[string]any {
 	spec := podSpecOf(o)
 	var all []map[string]any
@@ -61,7 +63,7 @@ func containersOf(o *unstructured.Unstructured) []map[string]any {
 	return all
 }
 
-// podSpecOf is the spec of a workload's pods, or nil.
+// podSpecOf returns the spec of a workload's pods, or nil.
 func podSpecOf(o *unstructured.Unstructured) map[string]any {
 	var path []string
 	switch gk := kindOf(o); {

@@ -16,29 +16,30 @@ import (
 )
 
 const (
-	// inventoryPrefix and the name of a group name the ConfigMap that remembers what was applied of it.
+	// inventoryPrefix plus the name of a group is the name of the ConfigMap with its inventory.
 	inventoryPrefix = "orrery-lifecycle-"
-	// inventoryLabel marks these ConfigMaps; its value is the group.
+	// inventoryLabel marks these ConfigMaps. Its value is the group.
 	inventoryLabel = "lifecycle.orrery.dev/inventory"
 	inventoryKey   = "objects"
 )
 
-// inventory is what was applied of a group.
+// inventory has the applied objects of a group.
 type inventory map[ref]record
 
-// record is how an object was when it was applied last. Both are empty if it was about to be.
+// record describes an object when it was applied last. Both fields are empty until the first apply
+// has succeeded.
 type record struct {
 	Digest      string `json:"digest,omitempty"`
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// line is an entry as it is stored.
+// line is an entry in its stored form.
 type line struct {
 	ref
 	record
 }
 
-// inventories reads what was applied, by group.
+// inventories reads the inventories, by group.
 func (c *cluster) inventories(ctx context.Context) (map[string]inventory, error) {
 	var found corev1.ConfigMapList
 	if err := c.list(ctx, &found, client.InNamespace(metav1.NamespaceSystem), client.HasLabels{inventoryLabel}); err != nil {
@@ -60,7 +61,7 @@ func (c *cluster) inventories(ctx context.Context) (map[string]inventory, error)
 	return all, nil
 }
 
-// save stores what was applied of a group, or removes its inventory when it is empty.
+// save stores the inventory of a group, or deletes it if it is empty.
 func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
 	named := func(data map[string]string) *unstructured.Unstructured {
 		return configMap(metav1.NamespaceSystem, inventoryPrefix+group, map[string]string{managedByLabel: managedBy, inventoryLabel: group}, data)
@@ -86,7 +87,7 @@ func (c *cluster) save(ctx context.Context, group string, inv inventory) error {
 	return nil
 }
 
-// compare orders objects.
+// compare orders references by group, kind, namespace and name.
 func (r ref) compare(other ref) int {
 	return cmp.Or(strings.Compare(r.Group, other.Group), strings.Compare(r.Kind, other.Kind),
 		strings.Compare(r.Namespace, other.Namespace), strings.Compare(r.Name, other.Name))

@@ -18,10 +18,10 @@ import (
 	"orrery.dev/orrery/internal/manifest"
 )
 
-// maxManifest bounds what is read from elsewhere.
+// maxManifest bounds the size of a manifest or chart, in bytes.
 const maxManifest = 32 << 20
 
-// manifestObjects reads a manifest by URL or path.
+// manifestObjects reads a manifest from a URL or path.
 func manifestObjects(ctx context.Context, in Input, source string) ([]*unstructured.Unstructured, plan.Source, error) {
 	content, err := read(ctx, in, source)
 	if err != nil {
@@ -34,7 +34,7 @@ func manifestObjects(ctx context.Context, in Input, source string) ([]*unstructu
 	return all, plan.Source{Kind: plan.SourceManifest, Location: catalog.ShownLocation(source), Digest: digestOfBytes(content)}, nil
 }
 
-// read reads what the spec names by URL or path.
+// read reads a URL or path in the spec.
 func read(ctx context.Context, in Input, source string) ([]byte, error) {
 	if isURL(source) {
 		content, err := in.Fetch(ctx, source)
@@ -62,7 +62,8 @@ func isURL(source string) bool {
 	return strings.HasPrefix(source, "https://") || strings.HasPrefix(source, "http://")
 }
 
-// localPath refuses paths where the spec comes from elsewhere: they would be read with our rights, not its author's.
+// localPath returns an error unless the spec may name paths. Otherwise they would be read with the
+// rights of this process, not its author's.
 func localPath(in Input) error {
 	if !in.Local {
 		return errors.New("a path is only for files that are given to orrery on the command line: give an http:// or https:// URL")

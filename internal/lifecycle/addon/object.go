@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ref names an object. The version is no part of it: an object is the same in each.
+// ref identifies an object. It has no version, because an object is the same in all versions.
 type ref struct {
 	Group     string `json:"group,omitempty"`
 	Kind      string `json:"kind"`
@@ -14,7 +14,7 @@ type ref struct {
 	Name      string `json:"name"`
 }
 
-// String is what messages call the object.
+// String returns the name of the object in messages.
 func (r ref) String() string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name
@@ -24,8 +24,9 @@ func (r ref) String() string {
 
 func (r ref) groupKind() schema.GroupKind { return schema.GroupKind{Group: r.Group, Kind: r.Kind} }
 
-// refOf names an object whose namespace, if it has none, is the one given. Cluster-scoped objects of the kinds that
-// Kubernetes has are known; of others, only the API server can tell.
+// refOf returns the reference of an object, with namespace as the default. It knows the
+// cluster-scoped kinds of Kubernetes. For other kinds only the API server knows the scope, see
+// resolve.
 func refOf(o *unstructured.Unstructured, namespace string) ref {
 	gk := kindOf(o)
 	r := ref{Group: gk.Group, Kind: gk.Kind, Namespace: o.GetNamespace(), Name: o.GetName()}
@@ -40,7 +41,7 @@ func refOf(o *unstructured.Unstructured, namespace string) ref {
 
 func kindOf(o *unstructured.Unstructured) schema.GroupKind { return o.GroupVersionKind().GroupKind() }
 
-// Kinds that are treated in a way of their own.
+// Kinds with a handling of their own.
 var (
 	kindNamespace  = schema.GroupKind{Kind: "Namespace"}
 	kindCRD        = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
@@ -65,7 +66,7 @@ func isWorkload(o *unstructured.Unstructured) bool {
 	return gk.Group == appsv1.GroupName && (gk.Kind == "Deployment" || gk.Kind == "DaemonSet" || gk.Kind == "StatefulSet")
 }
 
-// configMap is a ConfigMap of ours.
+// configMap returns a ConfigMap.
 func configMap(namespace, name string, labels, data map[string]string) *unstructured.Unstructured {
 	content := make(map[string]any, len(data))
 	for key, value := range data {

@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Observe returns what Apply and Prune would change, such as "change ConfigMap kube-system/coredns". It changes
-// nothing. Where nothing was touched that costs one request per kind, and none per object. While the API server is not
-// available Observe asks again until ctx ends.
+// Observe returns what Apply and Prune would change, such as "change ConfigMap
+// kube-system/coredns". It changes nothing. Without changes by others it costs one request for each
+// kind, not for each object. While the API server is unavailable, Observe retries until ctx ends.
 func Observe(ctx context.Context, cfg *rest.Config, groups []Group) (changes []string, err error) {
 	c, err := connect(cfg)
 	if err != nil {
@@ -29,7 +29,7 @@ func Observe(ctx context.Context, cfg *rest.Config, groups []Group) (changes []s
 	for _, g := range groups {
 		for _, o := range g.Objects {
 			o = labelled(o, g.Name)
-			// A kind that is not known yet comes with the group.
+			// The kind may be new with this group.
 			r, err := c.resolve(ctx, o, g.Namespace)
 			if err != nil && !meta.IsNoMatchError(err) {
 				return nil, fmt.Errorf("look at %s: %w", r, err)
@@ -60,19 +60,19 @@ func Observe(ctx context.Context, cfg *rest.Config, groups []Group) (changes []s
 	return changes, nil
 }
 
-// verdict says what applying an object would do.
+// verdict is the effect of applying an object.
 type verdict string
 
 const (
 	same   verdict = "same"
 	add    verdict = "add"
 	change verdict = "change"
-	// touched: someone has changed the object since it was applied, maybe not in what is applied.
+	// touched means that somebody has changed the object since, perhaps outside of the applied fields.
 	touched verdict = "touched"
 )
 
-// state is what is in a cluster: all objects that are labelled with a group, of the kinds that matter, and what was
-// applied.
+// state is the state of a cluster: all objects with a group's label, of the kinds of the groups,
+// and the inventories.
 type state struct {
 	inventories map[string]inventory
 	live        map[ref]*metav1.PartialObjectMetadata
@@ -112,14 +112,14 @@ func (c *cluster) survey(ctx context.Context, groups []Group) (*state, error) {
 	return s, each.Wait()
 }
 
-// judge compares an object of a group with what is there and with what was applied.
+// judge compares an object of a group with the live object and the inventory.
 func (s *state) judge(it item, group string) verdict {
 	digest := it.object.GetAnnotations()[digestAnnotation]
 	was := s.inventories[group][it.ref]
 	live, there := s.live[it.ref]
 	switch {
 	case !there && it.ref.groupKind() == kindJob && was.Digest == digest:
-		return same // it was done, and may have been cleaned up since
+		return same // it has run, and may have been cleaned up
 	case !there:
 		return add
 	case live.Annotations[digestAnnotation] != digest, live.Labels[groupLabel] != group:
@@ -131,7 +131,7 @@ func (s *state) judge(it item, group string) verdict {
 	}
 }
 
-// compare asks the API server whether applying an object would change it.
+// compare asks the API server in a dry run whether applying an object would change it.
 func (c *cluster) compare(ctx context.Context, it item) (verdict, error) {
 	live := &unstructured.Unstructured{}
 	live.SetGroupVersionKind(it.object.GroupVersionKind())

@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// The network plugins that need values or changes of their own.
+// Network plugins with values or changes of their own.
 const (
 	pluginFlannel = "flannel"
 	pluginCalico  = "calico"
@@ -25,8 +25,8 @@ const (
 	pluginNone    = "none"
 )
 
-// networkGroup is the network plugin: the spec's own manifest or chart, or the catalogue's, or ours for flannel. It is
-// empty if the network is left to the user.
+// networkGroup returns the network plugin: the manifest or chart of the spec, else that of the
+// catalog, or the built-in one for flannel. It is empty if the user installs the network.
 func networkGroup(ctx context.Context, in Input) (Group, error) {
 	network := in.Spec.Network
 	chart, manifest := network.Chart, network.Manifest
@@ -77,7 +77,8 @@ func networkGroup(ctx context.Context, in Input) (Group, error) {
 	return g, nil
 }
 
-// pluginValues are the values of a plugin's chart that follow from the spec; the spec's own values go over them.
+// pluginValues returns the values for a plugin's chart that follow from the spec. Values of the
+// spec have precedence.
 func pluginValues(in Input) (map[string]any, error) {
 	pods, err := plan.ParseNetworks(in.Spec.Network.KubePodsCIDR)
 	if err != nil {
@@ -97,8 +98,8 @@ func pluginValues(in Input) (map[string]any, error) {
 	}
 }
 
-// ciliumValues let Cilium take the network of each node from its Node object. Certificates of Hubble are made by a job
-// in the cluster: made by the chart, they would be new at each apply.
+// ciliumValues makes Cilium use the network of each node's Node object. A job in the cluster makes
+// the certificates of Hubble. The chart would make new ones at each apply.
 func ciliumValues(in Input, pods []netip.Prefix) (map[string]any, error) {
 	v4, v6 := byFamily(pods)
 	values := map[string]any{
@@ -120,8 +121,9 @@ func ciliumValues(in Input, pods []netip.Prefix) (map[string]any, error) {
 	return values, nil
 }
 
-// kubeOVNValues are those of Kube-OVN's chart, which has a block for each stack. The control planes are named, because
-// the chart looks for them in the cluster, where there may be none yet.
+// kubeOVNValues returns the values for Kube-OVN's chart, which has a section for each stack. It
+// names the control planes, because the chart would look them up in the cluster, where there may be
+// none yet.
 func kubeOVNValues(in Input, pods, services []netip.Prefix) map[string]any {
 	stack := "dual_stack"
 	if len(pods) == 1 {
@@ -144,7 +146,8 @@ func kubeOVNValues(in Input, pods, services []netip.Prefix) map[string]any {
 	}
 }
 
-// adaptCalico sets what Calico's manifest leaves to be edited: the networks of the pods, and how rules are written.
+// adaptCalico sets what Calico's manifest leaves to the user: the networks of pods, and how rules
+// are written.
 func adaptCalico(g *Group, in Input) error {
 	pods, err := plan.ParseNetworks(in.Spec.Network.KubePodsCIDR)
 	if err != nil {
@@ -173,7 +176,7 @@ func adaptCalico(g *Group, in Input) error {
 		if err != nil {
 			return err
 		}
-		// Pods that are not on the host's network read this too, so it cannot be the load balancer of the node.
+		// Pods outside of the host's network read this, too, so it cannot be the node's load balancer.
 		g.Objects = append(g.Objects, configMap(metav1.NamespaceSystem, "kubernetes-services-endpoint", nil,
 			map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}))
 	}
@@ -194,7 +197,7 @@ func adaptCalico(g *Group, in Input) error {
 	return nil
 }
 
-// setEnv sets variables of a container in place of those with the same name.
+// setEnv sets variables of a container, and replaces those with the same name.
 func setEnv(container map[string]any, values map[string]string) {
 	old, _ := container["env"].([]any)
 	env := make([]any, 0, len(old)+len(values))
@@ -211,15 +214,15 @@ func setEnv(container map[string]any, values map[string]string) {
 	container["env"] = env
 }
 
-// calicoFamilies makes Calico's CNI plugin give pods addresses of the families that there are networks of. The
-// configuration has placeholders in it, and is JSON all the same.
+// calicoFamilies makes Calico's CNI plugin assign addresses of the families of the pods' networks.
+// The configuration has placeholders, but is JSON apart from them.
 func calicoFamilies(o *unstructured.Unstructured, v4 bool) error {
 	const key = "cni_network_config"
 	text, _, err := unstructured.NestedString(o.Object, "data", key)
 	if err != nil {
 		return fmt.Errorf("read %s of ConfigMap calico-config: %w", key, err)
 	}
-	const quoted, bare = `"__CNI_MTU__"`, `__CNI_MTU__` // the only placeholder that stands for a number
+	const quoted, bare = `"__CNI_MTU__"`, `__CNI_MTU__` // the only placeholder for a number
 	var conf map[string]any
 	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, bare, quoted)), &conf); err != nil {
 		return fmt.Errorf("parse %s of ConfigMap calico-config: %w", key, err)

@@ -11,14 +11,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// keepAnnotation is how the author of a chart says that an object outlives it.
+// keepAnnotation with keepValue is Helm's mark for objects that outlive their chart.
 const keepAnnotation, keepValue = "helm.sh/resource-policy", "keep"
 
-// Prune removes what was applied and is in none of the groups, and returns its names. The groups are all that the
-// cluster has: a group that is missing is removed whole.
+// Prune removes applied objects that are in none of the groups, and returns their names. groups
+// must be all groups of the cluster: a missing group is removed completely.
 //
-// Namespaces and custom resource definitions stay, because what others keep in them would go with them, and so does
-// what a chart marks to be kept, and what is no longer labelled as the group's.
+// It keeps namespaces and custom resource definitions, because objects of others would be deleted
+// with them. It also keeps objects that a chart marks, and objects without the label of the group.
 func Prune(ctx context.Context, cfg *rest.Config, groups []Group) (removed []string, err error) {
 	c, err := connect(cfg)
 	if err != nil {
@@ -45,13 +45,13 @@ func Prune(ctx context.Context, cfg *rest.Config, groups []Group) (removed []str
 	return removed, c.forget(ctx, inventories, wanted)
 }
 
-// leftover is an object that was applied and is in no group any more.
+// leftover is an applied object that is in no group any more.
 type leftover struct {
 	ref  ref
 	live *metav1.PartialObjectMetadata
 }
 
-// stale finds what Prune removes, in the order that it is removed in: the reverse of that in which kinds sort, by group.
+// stale returns what Prune removes, in the order of removal: by group, kinds in reverse order.
 func (c *cluster) stale(ctx context.Context, inventories map[string]inventory, wanted map[string]refs) ([]leftover, error) {
 	var all []leftover
 	for _, group := range sortedKeys(inventories) {
@@ -75,13 +75,13 @@ func (c *cluster) stale(ctx context.Context, inventories map[string]inventory, w
 // refs is a set of objects.
 type refs map[ref]bool
 
-// wanted are the objects of each group.
+// wanted returns the objects of each group.
 func (c *cluster) wanted(ctx context.Context, groups []Group) (map[string]refs, error) {
 	all := make(map[string]refs, len(groups))
 	for _, g := range groups {
 		all[g.Name] = make(refs, len(g.Objects))
 		for _, o := range g.Objects {
-			// A kind that is not there has no objects that could be removed.
+			// A kind that the API server does not have has no objects to remove.
 			r, err := c.resolve(ctx, o, g.Namespace)
 			if err != nil && !meta.IsNoMatchError(err) {
 				return nil, fmt.Errorf("look at %s: %w", r, err)
@@ -92,7 +92,8 @@ func (c *cluster) wanted(ctx context.Context, groups []Group) (map[string]refs, 
 	return all, nil
 }
 
-// owned reads an object if it is there, is still the group's and is not to be kept.
+// owned returns an object that exists, has the label of the group, is not marked to be kept, and is
+// not being deleted. Otherwise it returns nil.
 func (c *cluster) owned(ctx context.Context, r ref, group string) (*metav1.PartialObjectMetadata, error) {
 	var mapping *meta.RESTMapping
 	err := retry(ctx, func() (err error) {
@@ -115,7 +116,7 @@ func (c *cluster) owned(ctx context.Context, r ref, group string) (*metav1.Parti
 	return live, nil
 }
 
-// forget takes what is in no group out of the inventories.
+// forget removes objects that are in no group from the inventories.
 func (c *cluster) forget(ctx context.Context, inventories map[string]inventory, wanted map[string]refs) error {
 	for _, group := range sortedKeys(inventories) {
 		inv := inventories[group].clone()

@@ -18,12 +18,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Ready waits until the gates of a group are passed, or ctx ends; then its error says what is not up, and why as far
-// as pods and events tell.
+// Ready waits until all readiness checks of a group succeed, or ctx ends. The error then says what
+// is not ready, and the reason from pods and events.
 //
-// A Deployment passes when all that is running of it is what was applied, and as much of it is available as it needs
-// to be. A DaemonSet passes when that is so on each node but those whose kubelet has gone silent: a host that is dead
-// does not hold up the others.
+// A Deployment is ready when only pods of the applied version run, and enough of them are
+// available. For a DaemonSet this must be true on each node, except for nodes without contact to
+// their kubelet. A dead host therefore does not block the others.
 func Ready(ctx context.Context, cfg *rest.Config, g Group) error {
 	c, err := connect(cfg)
 	if err != nil {
@@ -40,7 +40,7 @@ func Ready(ctx context.Context, cfg *rest.Config, g Group) error {
 	return nil
 }
 
-// pass waits until a gate is passed.
+// pass waits until a readiness check succeeds.
 func (c *cluster) pass(ctx context.Context, g Gate) error {
 	var last workload
 	for {
@@ -59,7 +59,7 @@ func (c *cluster) pass(ctx context.Context, g Gate) error {
 			break
 		}
 	}
-	// The reason is worth a moment more, although the time is up.
+	// Take a moment more to find the reason, although the time is up.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	why := []error{errors.New(last.why)}
@@ -72,15 +72,15 @@ func (c *cluster) pass(ctx context.Context, g Gate) error {
 	return fmt.Errorf("%w: %w", why[0], why[1])
 }
 
-// workload is what a gate waits for, as it was last seen.
+// workload is the last observed state of a workload.
 type workload struct {
 	object   client.Object
 	selector *metav1.LabelSelector
-	// why it is not up, or empty.
+	// why is the reason why it is not ready, or empty.
 	why string
 }
 
-// look reads the workload of a gate.
+// look reads the workload of a readiness check.
 func (c *cluster) look(ctx context.Context, g Gate) (workload, error) {
 	switch g.Kind {
 	case "Deployment":
@@ -100,7 +100,7 @@ func (c *cluster) look(ctx context.Context, g Gate) (workload, error) {
 	}
 }
 
-// see reads a workload, and judges it if it is there.
+// see reads a workload, and calls judge if it exists.
 func (c *cluster) see(ctx context.Context, g Gate, o client.Object, judge func() (*metav1.LabelSelector, string, error)) (workload, error) {
 	there, err := c.get(ctx, o, g.Namespace, g.Name)
 	w := workload{object: o, why: "it is not there"}
@@ -124,7 +124,7 @@ func deploymentWhy(o *appsv1.Deployment) string {
 		return fmt.Sprintf("%d of %d pods are made", o.Status.UpdatedReplicas, replicas)
 	case o.Status.Replicas > o.Status.UpdatedReplicas:
 		return fmt.Sprintf("%d pods of before are still there", o.Status.Replicas-o.Status.UpdatedReplicas)
-	// That a pod may be missing is said by the strategy, but not that all may.
+	// The strategy allows that some pods are missing, but not all.
 	case !available, replicas > 0 && o.Status.AvailableReplicas == 0:
 		return fmt.Sprintf("%d of %d pods are available", o.Status.AvailableReplicas, replicas)
 	}
@@ -144,7 +144,7 @@ func statefulSetWhy(o *appsv1.StatefulSet) string {
 	return ""
 }
 
-// daemonSetWhy takes off the pods on silent nodes, which nobody knows anything of.
+// daemonSetWhy ignores the pods on silent nodes, whose state is unknown.
 func daemonSetWhy(o *appsv1.DaemonSet, silent, atLeast int) string {
 	wanted := int(o.Status.DesiredNumberScheduled) - silent
 	switch {
@@ -160,8 +160,8 @@ func daemonSetWhy(o *appsv1.DaemonSet, silent, atLeast int) string {
 	return ""
 }
 
-// silentNodes counts the nodes that the kubelet is silent on and that a DaemonSet has a pod on that is not ready. It
-// asks only if one is missing.
+// silentNodes counts the nodes without contact to the kubelet that have an unready pod of the
+// DaemonSet. It lists nodes only if a pod is missing.
 func (c *cluster) silentNodes(ctx context.Context, o *appsv1.DaemonSet) (int, error) {
 	if s := o.Status; s.NumberAvailable >= s.DesiredNumberScheduled && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled {
 		return 0, nil
@@ -207,10 +207,10 @@ func podReady(p *corev1.Pod) bool {
 	})
 }
 
-// maxReasons is of how many pods a message tells.
+// maxReasons is the maximum number of pods in a message.
 const maxReasons = 3
 
-// reasons says why the pods of a workload are not ready, or why it has none. What cannot be found out is left out.
+// reasons returns why the pods of a workload are not ready, or why it has none. It ignores errors.
 func (c *cluster) reasons(ctx context.Context, w workload) []string {
 	if w.object == nil || w.object.GetUID() == "" {
 		return nil
@@ -243,7 +243,7 @@ func (c *cluster) reasons(ctx context.Context, w workload) []string {
 	return all
 }
 
-// podWhy is why a pod is not ready as its status has it.
+// podWhy returns why a pod is not ready, from its status.
 func podWhy(p *corev1.Pod) string {
 	for _, condition := range p.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -268,7 +268,7 @@ func podWhy(p *corev1.Pod) string {
 	return ""
 }
 
-// eventTime is when an event was seen last; events have the time in one of three fields.
+// eventTime returns the latest of the three times of an event.
 func eventTime(e *corev1.Event) time.Time {
 	latest := e.CreationTimestamp.Time
 	for _, t := range []time.Time{e.LastTimestamp.Time, e.EventTime.Time} {
@@ -279,7 +279,7 @@ func eventTime(e *corev1.Event) time.Time {
 	return latest
 }
 
-// explain puts a reason and its message together; either may be empty.
+// explain joins a reason and a message. Both may be empty.
 func explain(reason, message string) string {
 	if reason == "" || message == "" {
 		return reason + message
@@ -287,7 +287,7 @@ func explain(reason, message string) string {
 	return reason + ": " + strings.TrimSpace(message)
 }
 
-// warning is the last warning about an object.
+// warning returns the last warning event about an object, or an empty string.
 func (c *cluster) warning(ctx context.Context, o client.Object) string {
 	var events corev1.EventList
 	err := c.list(ctx, &events, client.InNamespace(o.GetNamespace()), client.MatchingFieldsSelector{

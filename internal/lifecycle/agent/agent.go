@@ -1,6 +1,6 @@
-// Package agent is the program that runs on hosts. Its commands are `node NAME`: the engine runs them over SSH, and speaks
-// JSON with them on standard input and output; a unit runs the load balancer. It is a program of its own, and small, because
-// every host of every cluster gets it.
+// Package agent is the program that runs on hosts. Its commands are `node NAME`. The engine runs
+// them over SSH and exchanges JSON on standard input and output. A unit runs the load balancer. The
+// agent is a separate, small program, because every host of every cluster gets it.
 package agent
 
 import (
@@ -36,13 +36,13 @@ const usage = `orrery-agent is what orrery runs on the hosts of clusters, and in
   cluster             keep the cluster joined to its hub, as the manifest of orrery cluster join --pull says; see cluster --help
 `
 
-// errUsage is a command line that makes no sense.
+// errUsage is the error for an invalid command line.
 var errUsage = errors.New("want one of the commands that --help lists")
 
-// Main runs the command line and returns the exit code of the process: 0 for success, 1 for an error, which was printed, and 2
-// for a command line that makes no sense.
+// Main runs the command line and returns the exit code: 0 for success, 1 for an error, which Main
+// has printed, and 2 for an invalid command line.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
-	// The first signal ends the command in good order, and the second the process.
+	// The first signal ends the command gracefully, and the second one the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	return do()
 }
 
-// writeImage writes an image of this program, for the containers of this host.
+// writeImage writes an image of this program, for the container runtime of this host.
 func writeImage(name string, out io.Writer) error {
 	path, err := os.Executable()
 	if err != nil {

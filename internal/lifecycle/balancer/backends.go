@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// read returns the backends in the file. Empty lines, and what follows a #, mean nothing.
+// read returns the backends in the file. It ignores empty lines and text after a #.
 func read(path string) ([]string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

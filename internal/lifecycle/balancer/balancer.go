@@ -1,9 +1,10 @@
-// Package balancer spreads the connections of a host over the API servers of its cluster. It runs on each host, so that
-// no component depends on one API server, and no address has to move when one is lost.
+// Package balancer spreads the connections of a host over the API servers of its cluster. It runs
+// on each host, so that no component depends on one API server, and no address must move when one
+// fails.
 //
-// It forwards bytes and terminates nothing: client and server authenticate each other as if it were not there. A backend
-// whose health check fails loses its open connections too, as soon as another one is healthy: the watches of a kubelet
-// would otherwise hang on a host that died without a word for minutes.
+// It forwards bytes and does not terminate TLS, so client and server authenticate each other. If
+// the health check of a backend fails and another backend is healthy, its open connections are
+// closed. Otherwise the watches of a kubelet would hang for minutes on a host that died.
 package balancer
 
 import (
@@ -19,14 +20,16 @@ import (
 )
 
 const (
-	// interval is how often backends are checked, and the file is looked at.
+	// interval is the interval of health checks and of reading the file.
 	interval = time.Second
-	// acceptPause is waited after a connection could not be accepted, as a rule because files are exhausted.
+	// acceptPause is the delay after a connection could not be accepted, usually for lack of file
+	// descriptors.
 	acceptPause = 100 * time.Millisecond
 )
 
-// Run forwards each connection to listen to one of the backends in the file, until ctx ends. The file has a host:port in
-// each line and is read again when it changes; one that cannot be read later changes nothing. The log is that of ctx.
+// Run forwards connections at listen to the backends in the file, until ctx ends. The file has one
+// host:port per line. Changes of the file take effect while Run works. If the file cannot be read
+// later, the backends stay. Run logs to the logger of ctx.
 func Run(ctx context.Context, listen, backendsFile string) error {
 	addresses, err := read(backendsFile)
 	if err != nil {
@@ -57,7 +60,7 @@ func Run(ctx context.Context, listen, backendsFile string) error {
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
-				_ = client.Close() // it came too late
+				_ = client.Close() // accepted too late
 			}
 			return nil
 		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):

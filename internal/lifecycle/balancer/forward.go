@@ -11,21 +11,22 @@ import (
 // dialTimeout is how long a backend may take before the next one is tried.
 const dialTimeout = 2 * time.Second
 
-// keepAlive finds out within 30 seconds that the other end is gone, on connections that say nothing.
+// keepAlive detects within 30 seconds that the other end of an idle connection is gone.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// connection of a client with a backend.
+// connection is a client's connection with a backend.
 type connection struct {
 	client, server net.Conn
 }
 
-// close ends both sides. To close what is closed does nothing.
+// close closes both sides. It may be called several times.
 func (c *connection) close() {
 	_ = c.client.Close()
 	_ = c.server.Close()
 }
 
-// serve connects the client with the first backend that answers, and forwards until both have said all they have to say.
+// serve connects the client with the first backend that answers, and forwards until both sides have
+// ended.
 func (p *pool) serve(ctx context.Context, client net.Conn) {
 	defer client.Close() //nolint:errcheck // forwarding has ended
 	dialer := net.Dialer{Timeout: dialTimeout, KeepAliveConfig: keepAlive}
@@ -53,7 +54,7 @@ func (p *pool) serve(ctx context.Context, client net.Conn) {
 	p.log.Info("Connection refused, no backend answers", "client", client.RemoteAddr().String())
 }
 
-// forward copies both ways until both are at their end. One side may end before the other.
+// forward copies in both directions until both have ended. One side may end before the other.
 func (c *connection) forward() {
 	defer c.close()
 	var both sync.WaitGroup
@@ -64,7 +65,7 @@ func (c *connection) forward() {
 
 func (c *connection) pass(to, from net.Conn) {
 	if _, err := io.Copy(to, from); err != nil {
-		c.close() // broken: nothing more comes through the other way either
+		c.close() // broken: the other direction is useless, too
 		return
 	}
 	if half, ok := to.(interface{ CloseWrite() error }); !ok || half.CloseWrite() != nil {

@@ -15,13 +15,13 @@ import (
 
 const (
 	checkTimeout = 2 * time.Second
-	// failureThreshold is how many checks in a row fail before a backend counts as unhealthy. Where nothing listens,
-	// one does.
+	// failureThreshold is how many checks in a row must fail before a backend counts as unhealthy. A
+	// refused connection counts at once.
 	failureThreshold = 2
 )
 
-// check checks all backends once, at the same time, and closes the connections of the unhealthy ones if there is a
-// healthy one that they could go to.
+// check checks all backends once, in parallel. If a backend is healthy, it closes the connections
+// of the unhealthy ones.
 func (p *pool) check(ctx context.Context) {
 	p.mu.Lock()
 	all := slices.Clone(p.backends)
@@ -49,7 +49,7 @@ func (p *pool) check(ctx context.Context) {
 	}
 }
 
-// note takes the result of a check.
+// note records the result of a check.
 func (p *pool) note(b *backend, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,14 +67,14 @@ func (p *pool) note(b *backend, err error) {
 	}
 }
 
-// probe asks an API server whether it is ready. It needs no credentials: one that does not tell strangers refuses them,
-// and so it is alive.
+// probe asks an API server whether it is ready. It needs no credentials: a server that refuses
+// unauthenticated requests is also alive. Status 500 and above is an error.
 func probe(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	client := http.Client{
 		Transport: &http.Transport{
-			// The question and the answer are of no use to anybody, whoever is there; clients verify for themselves.
+			// The request and answer are of no use to others, and clients verify the server themselves.
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 			DisableKeepAlives: true,
 		},

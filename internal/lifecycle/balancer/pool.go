@@ -9,13 +9,13 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// pool is the backends that there are.
+// pool is the set of backends.
 type pool struct {
 	log logr.Logger
 
-	mu       sync.Mutex // guards the following, and what it guards in backends
+	mu       sync.Mutex // guards the fields below, and fields of backends
 	backends []*backend
-	next     int // whose turn it is
+	next     int // index of the next backend
 }
 
 // backend is one API server.
@@ -24,12 +24,12 @@ type backend struct {
 
 	// Guarded by the pool's mu.
 	healthy     bool
-	failures    int // of the checks since it was healthy
+	failures    int // failed checks since it was healthy
 	gone        bool
 	connections map[*connection]bool
 }
 
-// set makes these the backends. Connections of those that are gone are closed.
+// set replaces the backends. It closes the connections of removed ones.
 func (p *pool) set(ctx context.Context, addresses []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -55,8 +55,8 @@ func (p *pool) set(ctx context.Context, addresses []string) {
 	p.backends = now
 }
 
-// candidates returns the backends in the order in which a new connection tries them: the healthy ones, beginning with
-// whose turn it is, then the others, since a check may be wrong and there is nothing to lose.
+// candidates returns the backends in the order in which a new connection tries them. Healthy ones
+// are first, in rotation. The others follow, because a check may be wrong.
 func (p *pool) candidates() []*backend {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +75,7 @@ func (p *pool) candidates() []*backend {
 	return append(healthy, others...)
 }
 
-// adopt makes the connection one of the backend's. It returns false if the backend is gone.
+// adopt assigns the connection to the backend. It returns false if the backend was removed.
 func (p *pool) adopt(b *backend, c *connection) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,18 +92,19 @@ func (p *pool) release(b *backend, c *connection) {
 	delete(b.connections, c)
 }
 
-// closeAll is called with the pool's mu held. Whoever forwards on a connection notices and releases it.
+// closeAll closes the backend's connections. The caller holds the pool's mu. The forwarding
+// goroutines release the connections.
 func (b *backend) closeAll() {
 	for c := range b.connections {
 		c.close()
 	}
 }
 
-// watch checks the backends, and the file, until ctx ends.
+// watch checks the backends and the file until ctx ends.
 func (p *pool) watch(ctx context.Context, path string) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	broken := "" // what was wrong with the file, to say it once
+	broken := "" // last error of the file, to log it once
 	for {
 		p.check(ctx)
 		select {

@@ -1,7 +1,8 @@
-// Package catalog knows which versions make a Kubernetes cluster, where their files are, and how to get them.
+// Package catalog has the versions that make a Kubernetes cluster, the locations of their files,
+// and the code that downloads them.
 //
-// Versions are data: what this binary knows of them is builtin.yaml, and a file of the same form adds releases, or says
-// something else of those that are there.
+// Versions are data. The built-in ones are in builtin.yaml. A file of the same form adds releases
+// or overrides existing ones.
 package catalog
 
 import (
@@ -19,7 +20,8 @@ import (
 //go:embed builtin.yaml
 var builtin []byte
 
-// Catalog is a set of Kubernetes releases, with what fits them and where it comes from.
+// Catalog is a set of Kubernetes releases, with the versions of components and the locations of
+// files.
 type Catalog struct{ data data }
 
 // File is a file of a release: a program, or an archive of programs.
@@ -34,23 +36,23 @@ type File struct {
 	URL string
 	// Archive is empty, tar or tar.gz.
 	Archive string
-	// Members are what is used of an archive: the path in it, to the name of the program. A file that is no archive has
-	// one, with the path "".
+	// Members maps paths in the archive to names of programs. A file that is no archive has one
+	// member, with the path "".
 	Members map[string]string
-	// Digest is sha256:HEX, if the catalogue has it.
+	// Digest is sha256:HEX, or empty if the catalog does not have it.
 	Digest string
-	// ChecksumURL is the file upstream that has the digest, if the catalogue has not.
+	// ChecksumURL is the upstream file with the digest, if the catalog does not have it.
 	ChecksumURL string
 }
 
-// Key is what a file is known by: name/version/arch.
+// Key identifies a file: name/version/arch.
 func (f File) Key() string { return f.Name + "/" + f.Version + "/" + f.Arch }
 
-// Plugin is what is applied for a network plugin: a manifest or a chart.
+// Plugin is the manifest or chart of a network plugin.
 type Plugin struct {
 	// Manifest is a URL.
 	Manifest string `json:"manifest,omitempty"`
-	// Chart of a repository.
+	// Chart in a repository.
 	Chart *Chart `json:"chart,omitempty"`
 }
 
@@ -64,7 +66,7 @@ type Chart struct {
 	Version string `json:"version"`
 }
 
-// Load reads the built-in catalogue and merges the files over it, in their order.
+// Load reads the built-in catalog and merges the files over it, in their order.
 func Load(paths ...string) (*Catalog, error) {
 	c := &Catalog{}
 	if err := c.merge(builtin); err != nil {
@@ -95,8 +97,8 @@ func (c *Catalog) merge(text []byte) error {
 	return nil
 }
 
-// Supported lists the releases of Kubernetes that the catalogue has, the oldest first: minors, and those patches whose
-// minor is missing.
+// Supported lists the Kubernetes releases in the catalog, the oldest first: minor versions, and
+// patch versions whose minor is missing.
 func (c *Catalog) Supported() []string {
 	var names []string
 	for name := range c.data.Kubernetes {
@@ -108,7 +110,8 @@ func (c *Catalog) Supported() []string {
 	return names
 }
 
-// Files describes the named files for a version of Kubernetes and an architecture, in the order of the names.
+// Files returns the named files for a Kubernetes version and an architecture, in the order of
+// names.
 func (c *Catalog) Files(kubernetes, arch string, names ...string) ([]File, error) {
 	r, err := c.release(kubernetes)
 	if err != nil {
@@ -153,7 +156,7 @@ func (t template) file(name, version, arch string) File {
 	return f
 }
 
-// Image is the full reference of an image, such as pause, for a version of Kubernetes.
+// Image returns the full reference of an image, such as pause, for a Kubernetes version.
 func (c *Catalog) Image(kubernetes, name string) (string, error) {
 	r, err := c.release(kubernetes)
 	if err != nil {
@@ -170,7 +173,8 @@ func (c *Catalog) Image(kubernetes, name string) (string, error) {
 	return expand(reference, versioned(version)), nil
 }
 
-// Plugin is what is applied for a network plugin, such as calico, for a version of Kubernetes.
+// Plugin returns the manifest or chart of a network plugin, such as calico, for a Kubernetes
+// version.
 func (c *Catalog) Plugin(kubernetes, plugin string) (Plugin, error) {
 	r, err := c.release(kubernetes)
 	if err != nil {
@@ -192,7 +196,7 @@ func (c *Catalog) Plugin(kubernetes, plugin string) (Plugin, error) {
 	return p, nil
 }
 
-// release is what fits a version of Kubernetes.
+// release returns the versions that fit a Kubernetes version. It is an error if there are none.
 func (c *Catalog) release(kubernetes string) (release, error) {
 	if !releasePattern.MatchString(kubernetes) || strings.Count(kubernetes, ".") < 2 {
 		return release{}, fmt.Errorf("%q is not a version of Kubernetes such as v1.36.3", kubernetes)
@@ -205,7 +209,7 @@ func (c *Catalog) release(kubernetes string) (release, error) {
 	return r, nil
 }
 
-// nearest are at most three releases, the nearest first.
+// nearest returns at most three releases, the nearest first.
 func (c *Catalog) nearest(kubernetes string) []string {
 	want := order(kubernetes)
 	distance := func(name string) uint64 {

@@ -12,7 +12,7 @@ import (
 	"github.com/blang/semver/v4"
 )
 
-// data is what a catalogue's file says; builtin.yaml explains it.
+// data is the content of a catalog file. builtin.yaml explains it.
 type data struct {
 	Kubernetes map[string]release  `json:"kubernetes,omitempty"`
 	Files      map[string]template `json:"files,omitempty"`
@@ -21,14 +21,14 @@ type data struct {
 	Digests    map[string]string   `json:"digests,omitempty"`
 }
 
-// release says which versions fit a release of Kubernetes.
+// release has the versions of components for a Kubernetes release.
 type release struct {
 	Versions map[string]string `json:"versions,omitempty"`
-	// Fits bounds what Versions may say.
+	// Fits has the allowed ranges of Versions.
 	Fits map[string]string `json:"fits,omitempty"`
 }
 
-// template describes the versions of a file.
+// template describes all versions of a file.
 type template struct {
 	Version  string            `json:"version,omitempty"`
 	URL      string            `json:"url"`
@@ -37,7 +37,7 @@ type template struct {
 	Members  map[string]string `json:"members,omitempty"`
 }
 
-// merge is d with what over says in its place. Neither is changed.
+// merge returns d overridden by over. It changes neither.
 func (d data) merge(over data) data {
 	merged := data{
 		Kubernetes: maps.Clone(d.Kubernetes),
@@ -66,7 +66,8 @@ func union[T any](a, b map[string]T) map[string]T {
 	return all
 }
 
-// release is what fits a version of Kubernetes: what its minor says, and over it what its patch says.
+// release returns the versions for a Kubernetes version: those of its minor, overridden by those of
+// its patch.
 func (d data) release(version string) release {
 	return d.Kubernetes[minorOf(version)].merge(d.Kubernetes[version])
 }
@@ -77,7 +78,7 @@ var (
 	placeholder    = regexp.MustCompile(`\{\{[^}]*\}\}`)
 )
 
-// validate finds what is wrong, all of it, with the path in the file.
+// validate returns all errors, with their paths in the file.
 func (d data) validate() error {
 	var errs []error
 	refuse := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -119,7 +120,8 @@ func (d data) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateRelease checks that versions are versions, of things that there are, and that they fit.
+// validateRelease checks that the versions of a release are valid, have a file, image or plugin,
+// and fit.
 func (d data) validateRelease(name string) []error {
 	var errs []error
 	path := fmt.Sprintf("kubernetes[%q]", name)
@@ -141,7 +143,7 @@ func (d data) validateRelease(name string) []error {
 		if !ok {
 			continue
 		}
-		// An error in the bounds is told below.
+		// The loop below reports an error in the bounds.
 		if fits, err := semver.ParseRange(bounds); err == nil && !fits(version) {
 			errs = append(errs, fmt.Errorf("%s.versions.%s: %s does not fit Kubernetes %s, which needs %s", path, component, text, name, bounds))
 		}
@@ -183,7 +185,7 @@ func (t template) validate(path string) []error {
 	return errs
 }
 
-// web checks that text is a URL once its placeholders are filled in.
+// web checks that text is a URL with the given placeholders.
 func web(path, text string, placeholders ...string) []error {
 	errs := known(path, text, placeholders...)
 	u, err := url.Parse(placeholder.ReplaceAllString(text, "x"))
@@ -193,7 +195,7 @@ func web(path, text string, placeholders ...string) []error {
 	return errs
 }
 
-// known checks that text has no placeholders but these.
+// known checks that text has only the given placeholders.
 func known(path, text string, placeholders ...string) []error {
 	var errs []error
 	for _, found := range placeholder.FindAllString(text, -1) {
@@ -204,23 +206,23 @@ func known(path, text string, placeholders ...string) []error {
 	return errs
 }
 
-// expand fills in the placeholders of a text.
+// expand replaces the placeholders in a text.
 func expand(text string, values map[string]string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string { return values[strings.Trim(found, "{}")] })
 }
 
-// versioned are the values of a version's placeholders.
+// versioned returns the values of a version's placeholders.
 func versioned(version string) map[string]string {
 	return map[string]string{"version": version, "number": strings.TrimPrefix(version, "v")}
 }
 
-// minorOf is the minor that a release belongs to.
+// minorOf returns the minor version of a release, such as v1.36.
 func minorOf(name string) string {
 	v := order(name)
 	return fmt.Sprintf("v%d.%d", v.Major, v.Minor)
 }
 
-// order is the version by which releases are compared; what is no version comes first.
+// order returns the version for comparing releases. Invalid versions come first.
 func order(name string) semver.Version {
 	v, err := semver.ParseTolerant(name)
 	if err != nil {
@@ -229,7 +231,7 @@ func order(name string) semver.Version {
 	return v
 }
 
-// each goes through a map in the order of its keys, so that messages come in one order.
+// each iterates over a map in the order of its keys, so that messages have a fixed order.
 func each[T any](m map[string]T) func(yield func(string, T) bool) {
 	return func(yield func(string, T) bool) {
 		for _, key := range slices.Sorted(maps.Keys(m)) {

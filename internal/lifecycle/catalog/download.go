@@ -24,8 +24,9 @@ const (
 	dirMode         = 0o750
 )
 
-// Open opens the file with this digest for reading. What is not kept yet is downloaded, checked and kept. A download that
-// was cut off goes on where it ended, and of those who want one digest at a time, in one process or several, one downloads.
+// Open opens the file with this digest for reading. If the file is not in s.Dir, Open downloads,
+// verifies and stores it. It resumes an interrupted download. Of several callers for the same
+// digest, in any process, only one downloads.
 func (s *Source) Open(ctx context.Context, f File, digest string) (*os.File, error) {
 	if !digestPattern.MatchString(digest) {
 		return nil, fmt.Errorf("open %s: %q is not a digest", f.Key(), digest)
@@ -49,13 +50,13 @@ func (s *Source) open(ctx context.Context, f File, digest string) (*os.File, err
 	if err := errors.Join(os.MkdirAll(filepath.Dir(kept), dirMode), os.MkdirAll(filepath.Dir(partial), dirMode)); err != nil {
 		return nil, err
 	}
-	// The claim ends when the file is closed, or with the process.
+	// The lock ends when the file is closed, or with the process.
 	file, err := disk.Lock(ctx, partial)
 	if err != nil {
 		return nil, err
 	}
 	defer disk.Unlock(file)
-	// Another may have downloaded it meanwhile.
+	// Another process may have downloaded it.
 	if file, err := openKept(kept, sum); file != nil || err != nil {
 		return file, errors.Join(err, os.Remove(partial))
 	}
@@ -71,7 +72,7 @@ func (s *Source) open(ctx context.Context, f File, digest string) (*os.File, err
 	return os.Open(kept)
 }
 
-// openKept opens a file that was kept, if it is there and undamaged: disks lose what they were given.
+// openKept opens a stored file. It returns nil if the file does not exist or is damaged.
 func openKept(path, sum string) (*os.File, error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +89,7 @@ func openKept(path, sum string) (*os.File, error) {
 	return nil, errors.Join(err, file.Close())
 }
 
-// download makes the file whole, beginning with what is there.
+// download completes the file and checks its digest. It resumes with the existing content.
 func (s *Source) download(ctx context.Context, f File, sum string, file *os.File) error {
 	d := &download{source: s, url: f.URL, file: file, content: sha256.New()}
 	var err error
@@ -99,7 +100,7 @@ func (s *Source) download(ctx context.Context, f File, sum string, file *os.File
 	if !resumed || sumOf(d.content) != sum {
 		err = d.finish(ctx)
 	}
-	// What was there may have been the beginning of something else.
+	// The existing content may have been the beginning of another file.
 	if err == nil && resumed && sumOf(d.content) != sum {
 		if err = d.restart(); err == nil {
 			err = d.finish(ctx)
@@ -123,11 +124,11 @@ type download struct {
 	url     string
 	file    *os.File
 	content hash.Hash
-	// size is how much of the file there is, and most how much there ever was.
+	// size is the present size of the file, and most its largest size so far.
 	size, most int64
 }
 
-// finish gets the rest.
+// finish downloads the rest, with retries.
 func (d *download) finish(ctx context.Context) error {
 	d.most = d.size
 	return persist(ctx, func() (bool, error) {
@@ -138,7 +139,7 @@ func (d *download) finish(ctx context.Context) error {
 	})
 }
 
-// advance asks once for what is missing, and takes what comes.
+// advance requests the missing part once, and appends what arrives.
 func (d *download) advance(ctx context.Context) (err error) {
 	response, err := d.source.get(ctx, d.source.client(), d.url, d.size)
 	if err != nil {
@@ -147,12 +148,12 @@ func (d *download) advance(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	switch response.StatusCode {
 	case http.StatusRequestedRangeNotSatisfiable:
-		return nil // there is no more; its digest tells whether it is the file
+		return nil // the file is complete; the caller checks its digest
 	case http.StatusPartialContent:
 		if want := fmt.Sprintf("bytes %d-", d.size); !strings.HasPrefix(response.Header.Get("Content-Range"), want) {
 			return fmt.Errorf("get %s: the answer is another part of the file than was asked for", d.source.shown(d.url))
 		}
-	default: // all of it, though a part was asked for
+	default: // the whole file, although a part was requested
 		if err := d.restart(); err != nil {
 			return err
 		}

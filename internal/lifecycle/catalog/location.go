@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ShownLocation is a URL without what may be secret in it: the password, and the values of its query, which may be a token. A path
-// is shown as it is.
+// ShownLocation returns a URL for messages: without the password and the values of the query, which
+// may be secret. It returns other locations, such as paths, unchanged.
 func ShownLocation(location string) string {
 	u, err := url.Parse(location)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {

@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// maxFailures in a row, without a byte between them, end a download.
+	// maxFailures in a row, without new data, end a download.
 	maxFailures = 3
-	// firstPause is how long a server is left alone after its first failure; it doubles.
+	// firstPause is the delay after the first failure of a server. It doubles with each failure.
 	firstPause = 200 * time.Millisecond
 )
 
-// interruption is a failure of the network or of the server, after which it makes sense to ask again.
+// interruption is a failure of the network or server after which a retry makes sense.
 type interruption struct{ error }
 
 func (i interruption) Unwrap() error { return i.error }
 
-// persist tries until there is no error, or one that asking again does not mend. A try tells whether it came further than
-// those before.
+// persist calls try until it succeeds, fails with another error than an interruption, or makes no
+// progress maxFailures times. further reports whether a try made progress.
 func persist(ctx context.Context, try func() (further bool, err error)) error {
 	pause := firstPause
 	for failures := 1; ; failures++ {
@@ -49,7 +49,7 @@ func persist(ctx context.Context, try func() (further bool, err error)) error {
 	}
 }
 
-// client makes the requests.
+// client returns the HTTP client for requests.
 func (s *Source) client() *http.Client {
 	if s.Client != nil {
 		return s.Client
@@ -57,17 +57,17 @@ func (s *Source) client() *http.Client {
 	return http.DefaultClient
 }
 
-// maxRedirects is that of net/http.
+// maxRedirects is the limit of net/http.
 const maxRedirects = 10
 
-// redirectError is a redirect that is not followed.
+// redirectError means that a redirect to an unencrypted URL was not followed.
 type redirectError struct{ to string }
 
 func (e *redirectError) Error() string {
 	return "redirected to " + e.to + ", which comes unprotected: let the server redirect to https"
 }
 
-// protected makes requests that no redirect leads through a network as plain text.
+// protected returns a client that follows no redirect to an unencrypted URL.
 func (s *Source) protected() *http.Client {
 	client := *s.client()
 	follow := client.CheckRedirect
@@ -85,7 +85,8 @@ func (s *Source) protected() *http.Client {
 	return &client
 }
 
-// get asks for a file from a byte on. The answer has status 200, 206, or 416 if the file ends there.
+// get requests a file from a byte offset. The answer has status 200, 206, or 416 if the file ends
+// there.
 func (s *Source) get(ctx context.Context, client *http.Client, upstream string, from int64) (*http.Response, error) {
 	ctx, watch := newWatch(ctx, cmp.Or(s.Idle, defaultIdle))
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.locate(upstream), nil)
@@ -93,7 +94,7 @@ func (s *Source) get(ctx context.Context, client *http.Client, upstream string, 
 		watch.stop()
 		return nil, fmt.Errorf("request %s: %w", s.shown(upstream), err)
 	}
-	// Digests are of the file as it is, not of what it is packed in on the way.
+	// Digests are those of the file itself, not of an encoding in transit.
 	request.Header.Set("Accept-Encoding", "identity")
 	if from > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", from))
@@ -104,7 +105,7 @@ func (s *Source) get(ctx context.Context, client *http.Client, upstream string, 
 			err = fmt.Errorf("get %s: %w, or give the file's digest with --catalog", s.shown(upstream), redirected)
 		} else {
 			if failed, ok := errors.AsType[*url.Error](err); ok {
-				err = fmt.Errorf("get %s: %w", ShownLocation(failed.URL), failed.Err) // it is that of a redirect, maybe with a token
+				err = fmt.Errorf("get %s: %w", ShownLocation(failed.URL), failed.Err) // the URL of a redirect may have a token
 			}
 			err = watch.explain(err)
 		}
@@ -139,9 +140,9 @@ func (s *Source) check(response *http.Response, upstream string) error {
 	}
 }
 
-// watch ends a request whose server is silent.
+// watch cancels a request whose server sends nothing for the idle time.
 type watch struct {
-	ctx    context.Context //nolint:containedctx // it is the request's
+	ctx    context.Context //nolint:containedctx // context of the request
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	idle   time.Duration
@@ -158,7 +159,7 @@ func (w *watch) stop() {
 	w.cancel(nil)
 }
 
-// explain says what an error of the network is due to, and whether to ask again.
+// explain adds the reason to a network error, and makes it an interruption if a retry makes sense.
 func (w *watch) explain(err error) error {
 	switch cause, silent := errors.AsType[interruption](context.Cause(w.ctx)); {
 	case silent:
@@ -170,7 +171,7 @@ func (w *watch) explain(err error) error {
 	}
 }
 
-// watchedBody is an answer's body. Only the time in which it is waited for counts.
+// watchedBody is the body of an answer. Only time spent in Read counts as idle.
 type watchedBody struct {
 	*watch
 	body  io.ReadCloser

@@ -16,27 +16,29 @@ import (
 )
 
 const (
-	// defaultIdle is how long a server may send nothing.
+	// defaultIdle is the default of Source.Idle.
 	defaultIdle = 30 * time.Second
-	// maxChecksums bounds what is read of a checksum file.
+	// maxChecksums bounds how much of a checksum file is read, in bytes.
 	maxChecksums = 1 << 20
 )
 
-// Source gets files: from upstream or from a mirror, once, and keeps them.
+// Source downloads files from upstream or a mirror, and stores them.
 type Source struct {
-	// Base is the URL of a mirror. A file's URL there is the base and the URL upstream without its scheme. Without it, files
-	// come from upstream.
+	// Base is the URL of a mirror, or empty for upstream. A file's URL at the mirror is Base followed
+	// by the upstream URL without its scheme.
 	Base string
-	// Dir keeps files by digest. Processes may share it.
+	// Dir stores files by digest. Several processes may share it.
 	Dir string
-	// Client makes the requests. The default takes proxies from the environment.
+	// Client makes the requests. The default uses the proxies of the environment.
 	Client *http.Client
-	// Idle is how long a server may send nothing before it is asked again. The default is 30 seconds.
+	// Idle is how long a server may send nothing before the request is retried. The default is 30
+	// seconds.
 	Idle time.Duration
 }
 
-// Resolve finds the digest of each file, by its key: that of the catalogue, else the one that is published beside the file.
-// A checksum file is asked for once, and only where nobody on the way can change it together with the file.
+// Resolve returns the digest of each file, by its key. It uses the digest of the catalog, else the
+// checksum file beside the file. It reads each checksum file once, and only over protected
+// connections, where nobody could change it together with the file.
 func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, error) {
 	published := map[string]func() (string, error){}
 	for _, f := range files {
@@ -79,7 +81,8 @@ func (s *Source) Resolve(ctx context.Context, files []File) (map[string]string, 
 
 var checksumLine = regexp.MustCompile(`^([0-9a-fA-F]{64})(?:\s+\*?(\S+))?\s*$`)
 
-// find reads a file's digest from its checksum file: lines of digest and name, or nothing but a digest.
+// find returns a file's digest from its checksum file, which has lines of digest and name, or only
+// a digest.
 func (s *Source) find(text string, f File) (string, error) {
 	name := path.Base(f.URL)
 	for line := range strings.Lines(text) {
@@ -95,7 +98,7 @@ func (s *Source) find(text string, f File) (string, error) {
 	return "", fmt.Errorf("%s has no SHA-256 of %s: %s", s.shown(f.ChecksumURL), name, s.advice("has the wrong file there"))
 }
 
-// read gets a small file, by way of servers alone that nobody can pose as.
+// read reads a small file over protected connections.
 func (s *Source) read(ctx context.Context, upstream string) (string, error) {
 	var text []byte
 	err := persist(ctx, func() (bool, error) {
@@ -109,7 +112,7 @@ func (s *Source) read(ctx context.Context, upstream string) (string, error) {
 	return string(text), err
 }
 
-// locate is where a file is asked for.
+// locate returns the URL from which a file is requested.
 func (s *Source) locate(upstream string) string {
 	if s.Base == "" {
 		return upstream
@@ -118,13 +121,14 @@ func (s *Source) locate(upstream string) string {
 	return strings.TrimRight(s.Base, "/") + "/" + rest
 }
 
-// unprotected says whether what is asked for passes a network as plain text.
+// unprotected reports whether the request for a file passes a network unencrypted.
 func (s *Source) unprotected(upstream string) bool {
 	u, err := url.Parse(s.locate(upstream))
 	return err == nil && unencrypted(u)
 }
 
-// unencrypted says whether a URL is asked for as plain text, through a network.
+// unencrypted reports whether a request to the URL passes a network unencrypted. The loopback is no
+// network.
 func unencrypted(u *url.URL) bool {
 	if u.Scheme != "http" || u.Hostname() == "localhost" {
 		return false
@@ -133,7 +137,7 @@ func unencrypted(u *url.URL) bool {
 	return err != nil || !ip.IsLoopback()
 }
 
-// shown is the same for messages.
+// shown returns the URL of a file for messages.
 func (s *Source) shown(upstream string) string {
 	at := s.locate(upstream)
 	if _, err := url.Parse(at); err != nil {
@@ -142,7 +146,7 @@ func (s *Source) shown(upstream string) string {
 	return ShownLocation(at)
 }
 
-// advice says who to look at.
+// advice returns whom to look at: upstream or the mirror.
 func (s *Source) advice(fault string) string {
 	if s.Base == "" {
 		return "upstream " + fault + ", or the catalogue has the wrong URL"

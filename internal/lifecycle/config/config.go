@@ -1,5 +1,5 @@
-// Package config reads and writes the files that describe clusters: our own Cluster, strictly; KubeKey's Cluster, as it
-// is; a commented template; and the file of a cluster that runs already.
+// Package config reads and writes files that describe clusters: Orrery's Cluster, strictly,
+// KubeKey's Cluster, a commented template, and the file of a running cluster.
 package config
 
 import (
@@ -23,16 +23,16 @@ const (
 	provisionPath = "spec.provision"
 )
 
-// Read is what was read from a file.
+// Read is the result of Parse.
 type Read struct {
 	Cluster *clusterv1alpha1.Cluster
-	// Ignored are the fields that are not honoured, each as "spec.kubernetes.kata: reason".
+	// Ignored lists the fields without effect, each as "spec.kubernetes.kata: reason".
 	Ignored []string
 }
 
-// Parse reads a cluster from a file in dir: relative paths in it are made relative to that. A field that is not known is
-// an error in a file of ours, and is named in Ignored in one of KubeKey's. Nothing is defaulted, and whether the cluster
-// can be built is not judged.
+// Parse reads a cluster from a file in the directory dir. Relative paths in the file are relative
+// to dir. An unknown field is an error in Orrery's Cluster. In KubeKey's Cluster it is listed in
+// Ignored. Parse sets no defaults and does not validate the spec.
 func Parse(content []byte, dir string) (*Read, error) {
 	docs, err := documents(content)
 	if err != nil {
@@ -61,18 +61,18 @@ func Parse(content []byte, dir string) (*Read, error) {
 		docs[0].line, docs[0].apiVersion, docs[0].kind, apiVersion, kind)
 }
 
-// document is one of the documents of a file.
+// document is a YAML document in a file.
 type document struct {
-	// line of the file that it begins at.
+	// line is the line of the file at which it begins.
 	line int
-	// yaml has as many empty lines before it as make the line numbers of messages right.
+	// yaml begins with empty lines, so that line numbers in messages are those of the file.
 	yaml             []byte
 	json             []byte
 	apiVersion, kind string
 	name             string
 }
 
-// documents splits a file at its --- lines. Documents of comments are left out.
+// documents splits a file at its --- lines. It skips documents with only comments.
 func documents(content []byte) ([]document, error) {
 	var (
 		docs  []document
@@ -123,7 +123,7 @@ func documents(content []byte) ([]document, error) {
 	return docs, nil
 }
 
-// cluster decodes a document of ours.
+// cluster decodes Orrery's Cluster strictly.
 func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
 	cluster := &clusterv1alpha1.Cluster{}
 	unknown, err := json.UnmarshalStrict(d.json, cluster)
@@ -143,7 +143,7 @@ func (d document) cluster() (*clusterv1alpha1.Cluster, error) {
 	return cluster, nil
 }
 
-// unhonoured names the fields that the type has only so that the hub can refuse them.
+// unhonoured returns errors for fields that exist only so that the hub can refuse them.
 func unhonoured(s clusterv1alpha1.ClusterSpec) []error {
 	var errs []error
 	for _, field := range []struct {
@@ -165,7 +165,7 @@ func unhonoured(s clusterv1alpha1.ClusterSpec) []error {
 
 var mistyped = regexp.MustCompile(`^json: cannot unmarshal (\S+) .*into Go struct field [^.]*\.(\S+) of type (\S+)$`)
 
-// plain says what a JSON decoder says without speaking of Go.
+// plain rewrites a JSON decoding error without Go types.
 func plain(err error) error {
 	if err == nil {
 		return nil
@@ -176,7 +176,7 @@ func plain(err error) error {
 	return err
 }
 
-// resolve makes the paths of files in dir, which is where the file with the spec is.
+// resolve makes relative paths of a spec relative to dir, the directory of its file.
 func resolve(spec *clusterv1alpha1.Provision, dir string) {
 	at := func(path *string) {
 		if p := *path; p != "" && dir != "" && !filepath.IsAbs(p) && !strings.HasPrefix(p, "~") && !strings.Contains(p, "://") {

@@ -20,10 +20,10 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// tree is a map of a decoded file.
+// tree is a decoded map.
 type tree = map[string]any
 
-// parseKubeKey turns KubeKey's Cluster into ours. Each field of it takes its place, or is named as ignored.
+// parseKubeKey converts KubeKey's Cluster. Each field is converted or listed as ignored.
 func parseKubeKey(d document, others []document, dir string) (*Read, error) {
 	var in struct {
 		Metadata tree `json:"metadata"`
@@ -57,7 +57,7 @@ func parseKubeKey(d document, others []document, dir string) (*Read, error) {
 	return &Read{Cluster: cluster, Ignored: c.ignored}, nil
 }
 
-// conversion of a spec of KubeKey's to one of ours.
+// conversion converts a spec of KubeKey.
 type conversion struct {
 	dir     string
 	ignored []string
@@ -67,8 +67,8 @@ func (c *conversion) ignore(path, reason string) {
 	c.ignored = append(c.ignored, path+": "+reason)
 }
 
-// walk returns what stays of a value as it is or with another key; generic is its path without indices, by which its rule
-// is found.
+// walk returns the part of a value that the rules keep. generic is the path without indices, which
+// selects the rule.
 func (c *conversion) walk(generic, path string, value any) any {
 	switch value := value.(type) {
 	case tree:
@@ -112,7 +112,8 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// asks is true unless a value is empty or off: not to do what we do not do is to do as asked.
+// asks reports whether a value is set. Empty and off count as not set, because that is what Orrery
+// does anyway.
 func asks(value any) bool {
 	switch value := value.(type) {
 	case nil:
@@ -149,7 +150,7 @@ func (c *conversion) decode(metadata, spec tree) (*clusterv1alpha1.Cluster, erro
 	return cluster, nil
 }
 
-// refuse what would make another cluster than the one that is asked for.
+// refuse returns an error for settings that would lead to another kind of cluster.
 func (c *conversion) refuse(spec tree) error {
 	kubernetes, network := child(spec, "kubernetes"), child(spec, "network")
 	if t := take[string](kubernetes, "type"); t != "" && t != "kubernetes" {
@@ -161,7 +162,7 @@ func (c *conversion) refuse(spec tree) error {
 	return nil
 }
 
-// roles have other names, and a registry is none of ours yet.
+// roles renames the role groups, and drops the registry's, which is not supported yet.
 func (c *conversion) roles(spec tree) error {
 	groups := child(spec, "roleGroups")
 	planes := append(list(groups, "control-plane"), list(groups, "master")...)
@@ -205,7 +206,8 @@ func (c *conversion) roles(spec tree) error {
 	return nil
 }
 
-// endpoint: KubeKey writes the domain to the hosts' /etc/hosts, which we never edit.
+// endpoint converts controlPlaneEndpoint. KubeKey writes the domain to /etc/hosts, which Orrery
+// never edits.
 func (c *conversion) endpoint(spec tree) error {
 	endpoint := child(spec, "controlPlaneEndpoint")
 	balancer, external := take[string](endpoint, "internalLoadbalancer"), take[bool](endpoint, "externalDNS")
@@ -231,7 +233,8 @@ func (c *conversion) endpoint(spec tree) error {
 
 var notLabel = regexp.MustCompile(`[^a-z0-9]+`)
 
-// system: a script's name is a label here, and scripts run once on the hosts.
+// system converts the scripts. Their names become labels, and postClusterInstall is merged into
+// postInstall.
 func (c *conversion) system(spec tree) error {
 	system := child(spec, "system")
 	if take[bool](system, "skipConfigureOS") {
@@ -258,7 +261,7 @@ func (c *conversion) system(spec tree) error {
 				name = strings.TrimLeft(fmt.Sprintf("%s-%d", name, i+1), "-")
 			}
 			taken[name], script["name"] = true, name
-			// KubeKey runs it by bash, and ours are run by sh unless they say otherwise.
+			// KubeKey runs scripts with bash. Orrery uses sh unless the first line says otherwise.
 			if text, ok := script["bash"].(string); ok && !strings.HasPrefix(text, "#!") {
 				script["bash"] = "#!/bin/bash\n" + text
 			}
@@ -314,7 +317,7 @@ func (c *conversion) etcd(spec tree) error {
 	return nil
 }
 
-// auths say, of each registry, how it is reached; of that, that it is not verified has a place here.
+// auths converts the settings of registries. Only skipped verification is supported.
 func (c *conversion) auths(spec tree) error {
 	registry := child(spec, "registry")
 	auths, _ := registry["auths"].(tree)
@@ -334,7 +337,7 @@ func (c *conversion) auths(spec tree) error {
 	return nil
 }
 
-// addons lose a level, and values from flags and files become values.
+// addons removes one level of nesting, and converts value flags and files to values.
 func (c *conversion) addons(spec tree) error {
 	for i, item := range list(spec, "addons") {
 		addon, _ := item.(tree)
@@ -388,7 +391,7 @@ func (c *conversion) values(file string, flags []any) (tree, error) {
 	return values, nil
 }
 
-// child is the map at a key, which is made if it is not there.
+// child returns the map at a key. It creates a missing one.
 func child(of tree, key string) tree {
 	if under, ok := of[key].(tree); ok {
 		return under
@@ -405,7 +408,7 @@ func list(of tree, key string) []any {
 	return items
 }
 
-// take removes a value. One of another type stays, and is refused when our Cluster is decoded.
+// take removes and returns a value. A value of another type stays, and decoding the Cluster fails.
 func take[T any](of tree, key string) T {
 	value, ok := of[key].(T)
 	if ok || of[key] == nil {

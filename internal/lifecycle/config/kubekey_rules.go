@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rule says what becomes of a field of KubeKey's Cluster: it is kept, or ignored for a reason.
+// rule says whether a field of KubeKey's Cluster is kept (no reason) or ignored.
 type rule struct{ reason string }
 
 const toCome = "to come"
@@ -15,11 +15,11 @@ const toCome = "to come"
 //go:embed kubekey.yaml
 var rulesYAML []byte
 
-// rules have each field of v1alpha2 by its path below spec; kubekey.yaml explains them.
+// rules has each field of v1alpha2, by its path below spec. kubekey.yaml explains them.
 var rules = func() map[string]rule {
 	var byReason map[string][]string
 	if err := yaml.UnmarshalStrict(rulesYAML, &byReason); err != nil {
-		panic(err) // it is ours
+		panic(err) // the file is embedded
 	}
 	byPath := map[string]rule{}
 	for reason, paths := range byReason {
@@ -30,7 +30,7 @@ var rules = func() map[string]rule {
 	return byPath
 }()
 
-// within are the paths that rules are below of.
+// within has the parent paths of rules.
 var within = above(rules)
 
 func above(rules map[string]rule) map[string]bool {

@@ -14,7 +14,8 @@ import (
 
 var quoted = regexp.MustCompile(`"([^"]+)"$`)
 
-// at puts before each error the line of the field that it ends with, as in: unknown field "spec.hosts[0].prot".
+// at adds line numbers to errors that end with a quoted field, such as: unknown field
+// "spec.hosts[0].prot".
 func (d document) at(problems []error) error {
 	lines := map[error]int{}
 	for _, p := range problems {
@@ -33,7 +34,8 @@ func (d document) at(problems []error) error {
 
 var segment = regexp.MustCompile(`^\.?([^.\[\]]+)|^\[(\d+)\]`)
 
-// lineOf a field, such as spec.hosts[0].name; zero if it is not there.
+// lineOf returns the line of a field, such as spec.hosts[0].name, or of its nearest parent. It is
+// zero if there is none.
 func (d document) lineOf(path string) int {
 	var root yaml.Node
 	if err := yaml.Unmarshal(d.yaml, &root); err != nil || len(root.Content) == 0 {

@@ -22,8 +22,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FromCluster is the file of a cluster like the one that runs behind cfg, however that was built. What its API does not
-// tell, such as how to log in to the hosts, is left to be filled in and said so at its head.
+// FromCluster returns the file for a cluster like the running one behind cfg, whoever built that.
+// Notes at its head list what the API does not show and the user must fill in, such as logins of
+// hosts.
 func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, error) {
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -49,7 +50,7 @@ func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, er
 	return s.render()
 }
 
-// live reads a cluster that runs into a sheet.
+// live collects the settings of a running cluster in a sheet.
 type live struct {
 	kubernetes.Interface
 	*sheet
@@ -63,14 +64,14 @@ func (s *sheet) notef(format string, args ...any) {
 	s.Notes = append(s.Notes, fmt.Sprintf(format, args...))
 }
 
-// release is the version without what a distribution adds to it.
+// release returns a version without the suffix of a distribution.
 func release(version string) string {
 	version, _, _ = strings.Cut(version, "+")
 	version, _, _ = strings.Cut(version, "-")
 	return version
 }
 
-// optional is nil for what a cluster may not have, or not show.
+// optional ignores the errors NotFound and Forbidden. It wraps other errors.
 func optional(err error, what string) error {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return nil
@@ -130,7 +131,7 @@ func internalIPs(n corev1.Node) []string {
 	return ips
 }
 
-// ownLabels are those that people put on a node, as JSON; empty if there are none.
+// ownLabels returns the labels that users put on a node, as JSON. It is empty if there are none.
 func ownLabels(labels map[string]string) string {
 	own := maps.Clone(labels)
 	maps.DeleteFunc(own, func(key, _ string) bool {
@@ -144,7 +145,7 @@ func ownLabels(labels map[string]string) string {
 	return string(content)
 }
 
-// configMap is one of kube-system; nil if it is not there.
+// configMap returns the data of a ConfigMap in kube-system, or nil if it is missing or forbidden.
 func (l *live) configMap(ctx context.Context, name string) (map[string]string, error) {
 	found, err := l.CoreV1().ConfigMaps("kube-system").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -153,7 +154,7 @@ func (l *live) configMap(ctx context.Context, name string) (map[string]string, e
 	return found.Data, nil
 }
 
-// kubeadm clusters say most of what there is to know.
+// kubeadm reads the ConfigMap of kubeadm, which has most of the settings.
 func (l *live) kubeadm(ctx context.Context) error {
 	data, err := l.configMap(ctx, "kubeadm-config")
 	if err != nil || data == nil {
@@ -193,7 +194,7 @@ func (l *live) kubeadm(ctx context.Context) error {
 	return nil
 }
 
-// nodeAt is the node that has an address.
+// nodeAt returns the node with an address.
 func (l *live) nodeAt(address string) (string, bool) {
 	for _, n := range l.list {
 		if slices.Contains(internalIPs(n), address) {
@@ -203,7 +204,8 @@ func (l *live) nodeAt(address string) (string, bool) {
 	return "", false
 }
 
-// reachedAt takes the endpoint of the control plane, host and port. That of a node is no load balancer.
+// reachedAt sets the endpoint of the control plane from host and port. The address of a node is not
+// used.
 func (l *live) reachedAt(endpoint string) {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
@@ -223,7 +225,8 @@ func (l *live) reachedAt(endpoint string) {
 	}
 }
 
-// etcdAt takes the endpoints of an etcd that kubeadm did not make: KubeKey runs it on the nodes.
+// etcdAt sets the endpoints of an etcd that kubeadm did not create. KubeKey runs such an etcd on
+// the nodes.
 func (l *live) etcdAt(endpoints []string) {
 	var members []string
 	for _, e := range endpoints {
@@ -267,7 +270,7 @@ func (l *live) proxy(ctx context.Context) error {
 	return nil
 }
 
-// plugins by the DaemonSet that runs them. Canal is flannel with policies.
+// plugins maps DaemonSets to their network plugins. Canal is flannel with policies.
 var plugins = map[string]string{
 	"kube-flannel-ds": "flannel", "canal": "flannel", "calico-node": "calico", "cilium": "cilium", "kube-ovn-cni": "kubeovn",
 }
@@ -287,7 +290,7 @@ func (l *live) plugin(ctx context.Context) error {
 	return nil
 }
 
-// endpoint takes the port of the API servers from the Service that all clusters have.
+// endpoint reads the port of the API servers from the EndpointSlice of the Service kubernetes.
 func (l *live) endpoint(ctx context.Context) error {
 	slice, err := l.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err := optional(err, "EndpointSlice default/kubernetes"); err != nil {
@@ -301,7 +304,7 @@ func (l *live) endpoint(ctx context.Context) error {
 	return nil
 }
 
-// services: from Kubernetes 1.33 on, the API says it.
+// services reads the networks of Services. The API has them since Kubernetes 1.33.
 func (l *live) services(ctx context.Context) error {
 	if l.servicesKnown {
 		return nil
@@ -341,7 +344,8 @@ func (l *live) domain(ctx context.Context) error {
 	return nil
 }
 
-// podsFromNodes guesses the pods' networks: of each family the smallest that has the parts of all nodes.
+// podsFromNodes guesses the pods' networks: for each family the smallest that contains those of all
+// nodes.
 func (l *live) podsFromNodes() bool {
 	var networks []netip.Prefix
 	for _, n := range l.list {

@@ -31,7 +31,7 @@ var sheetTemplate = template.Must(template.New("cluster").Funcs(template.FuncMap
 
 var plainText = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9./-]*$`)
 
-// text is a string as YAML has it, in quotes unless it means itself without.
+// text formats a string for YAML, with quotes if needed.
 func text(s string) string {
 	var read any
 	if err := yaml.Unmarshal([]byte(s), &read); err == nil && read == s && plainText.MatchString(s) {
@@ -40,10 +40,10 @@ func text(s string) string {
 	return strconv.Quote(s)
 }
 
-// sheet is what is filled into the template of a file.
+// sheet has the values for the template of a file.
 type sheet struct {
 	Name, Origin string
-	// Live is true if the values are those of a cluster that runs; Notes say what it does not tell.
+	// Live is true for the values of a running cluster. Notes list what its API does not show.
 	Live                         bool
 	Notes                        []string
 	Hosts                        []sheetHost
@@ -59,10 +59,10 @@ type sheet struct {
 	Pods, Services               string
 }
 
-// sheetHost is a host; Labels are JSON.
+// sheetHost is a host in the file. Labels are JSON.
 type sheetHost struct{ Name, Address, Internal, Arch, Labels string }
 
-// newSheet has every field at its default.
+// newSheet returns a sheet with the defaults of all fields.
 func newSheet(name, version string) *sheet {
 	spec := &clusterv1alpha1.Provision{Kubernetes: clusterv1alpha1.Kubernetes{Version: version}}
 	plan.Default(name, spec)
@@ -81,14 +81,15 @@ func (s *sheet) render() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Template is a commented file with every field, at its default or as an example, of a cluster of one host.
+// Template returns a commented file for a cluster of one host. It has every field, with its default
+// or an example.
 func Template(name, version string) []byte {
 	s := newSheet(name, version)
 	s.Origin = "Fill in your hosts."
 	s.Hosts = []sheetHost{{Name: "node1", Address: "10.0.0.11"}}
 	s.ControlPlanes, s.Workers = []string{"node1"}, []string{"node1"}
 	content, err := s.render()
-	if err != nil { // only a fault of the template, which a test would find
+	if err != nil { // a faulty template, which tests would find
 		panic(err)
 	}
 	return content

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxFetched bounds a manifest or an archive of a chart.
+	// maxFetched bounds a manifest or chart archive, in bytes.
 	maxFetched = 64 << 20
-	// fetchTimeout bounds how long one may take.
+	// fetchTimeout bounds the download of a manifest or chart archive.
 	fetchTimeout = 2 * time.Minute
 )
 
-// Fetch reads a manifest or an archive of a chart, of at most 64 MiB, from an http:// or https:// URL.
+// Fetch reads a manifest or chart archive of at most 64 MiB from an http:// or https:// URL.
 func Fetch(ctx context.Context, location string) (content []byte, err error) {
 	if u, err := url.Parse(location); err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, errors.New("manifests and charts are read from http:// and https:// URLs only")
@@ -53,7 +53,8 @@ func Fetch(ctx context.Context, location string) (content []byte, err error) {
 	return content, nil
 }
 
-// AgentFile is the agent of hosts of an architecture: orrery-agent-linux-ARCH beside the running executable.
+// AgentFile returns the path of the agent for an architecture: orrery-agent-linux-ARCH beside the
+// running executable.
 func AgentFile(arch string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {

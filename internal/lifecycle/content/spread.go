@@ -1,5 +1,5 @@
-// Package content says which host gets which file from whom, and reads what is named by URL: manifests and charts. It speaks to no
-// host: the engine does what is decided here.
+// Package content decides which host gets which file from which source, and downloads manifests and
+// charts. It does not connect to hosts. The engine performs what Spread decides.
 package content
 
 import (
@@ -9,37 +9,40 @@ import (
 )
 
 const (
-	// maxCopies is how often a file leaves the control machine; from then on hosts have it from hosts.
+	// maxCopies is how often the control machine sends a file. Further hosts get it from other hosts.
 	maxCopies = 2
-	// fanOut is how many hosts one host serves at a time.
+	// fanOut is how many hosts one host serves in parallel.
 	fanOut = 8
 )
 
-// Delivery is what a host gets at a time. The source of a digest is a host, or the control machine if it is empty.
+// Delivery is a set of files for a host. The source of a digest is a host, or "" for the control
+// machine.
 type Delivery struct {
 	Host    string
 	Digests []string
 	Sources map[string]string
-	// From are the hosts among the sources.
+	// From lists the hosts among the sources.
 	From []string
 }
 
-// Spread decides who gets what from whom, so that a slow host holds up no other and little leaves the control machine: a host that has
-// a file gives it to others. A host gets one delivery at a time, with everything that it misses. It may be used concurrently.
+// Spread assigns sources, so that a slow host does not delay others and the control machine sends
+// little. Hosts with a file pass it on. A host has one delivery at a time, with everything that it
+// misses. Spread is safe for concurrent use.
 type Spread struct {
-	hosts []string               // in the order in which they are served
+	hosts []string               // in the order of service
 	gives func(host string) bool // whether a host can serve others
 
 	mu      sync.Mutex
 	missing map[string][]string        // host → digests
 	have    map[string]map[string]bool // digest → hosts
-	copies  map[string]int             // digest → copies that leave us
+	copies  map[string]int             // digest → copies that the control machine sends
 	load    map[string]int             // host → hosts that it serves now
-	busy    map[string]bool            // hosts that something is brought to now
-	forced  map[string]bool            // hosts that cannot fetch: we send them all they miss
+	busy    map[string]bool            // hosts with a delivery under way
+	forced  map[string]bool            // hosts that cannot fetch: the control machine sends all
 }
 
-// NewSpread plans for hosts, in their order, what each misses. Only hosts that give serve others.
+// NewSpread returns a Spread for hosts, in their order. missing has the digests that each misses.
+// Only hosts for which gives returns true serve others.
 func NewSpread(hosts []string, missing map[string][]string, gives func(host string) bool) *Spread {
 	return &Spread{
 		hosts: hosts, missing: maps.Clone(missing), gives: gives,
@@ -47,7 +50,7 @@ func NewSpread(hosts []string, missing map[string][]string, gives func(host stri
 	}
 }
 
-// Gained notes that a host has something.
+// Gained records that a host has a file.
 func (s *Spread) Gained(host, digest string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,21 +60,22 @@ func (s *Spread) Gained(host, digest string) {
 	s.have[digest][host] = true
 }
 
-// Has reports whether a host has something.
+// Has reports whether a host has a file.
 func (s *Spread) Has(host, digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.have[digest][host]
 }
 
-// Holders are the hosts that have something.
+// Holders returns the hosts that have a file.
 func (s *Spread) Holders(digest string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.have[digest]))
 }
 
-// Next is what is to be delivered now. It is empty if that depends on deliveries under way, or if no host misses anything.
+// Next returns the deliveries to begin now. It is empty if no host misses anything, or if the next
+// ones depend on deliveries under way.
 func (s *Spread) Next() []Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +88,7 @@ func (s *Spread) Next() []Delivery {
 	if len(all) > 0 || len(s.busy) > 0 {
 		return all
 	}
-	for _, name := range s.hosts { // the sources of what is missed are gone: we send it
+	for _, name := range s.hosts { // the sources are gone: the control machine sends
 		if len(s.missing[name]) > 0 {
 			s.forced[name] = true
 			d, _ := s.delivery(name)
@@ -94,7 +98,7 @@ func (s *Spread) Next() []Delivery {
 	return nil
 }
 
-// Done notes that a delivery has ended.
+// Done records that a delivery has ended. Files that the host did not get are assigned again.
 func (s *Spread) Done(d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,14 +109,15 @@ func (s *Spread) Done(d Delivery) {
 	s.missing[d.Host] = slices.DeleteFunc(slices.Clone(s.missing[d.Host]), func(digest string) bool { return s.have[digest][d.Host] })
 }
 
-// Idle reports whether nothing is under way.
+// Idle reports whether no delivery is under way.
 func (s *Spread) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.busy) == 0
 }
 
-// delivery is what a host gets now, unless something that it misses cannot be had, or it gets something already.
+// delivery returns the next delivery for a host. It returns false if the host has one under way, or
+// if a missing file has no free source.
 func (s *Spread) delivery(name string) (Delivery, bool) {
 	if len(s.missing[name]) == 0 || s.busy[name] {
 		return Delivery{}, false
@@ -144,7 +149,7 @@ func (s *Spread) delivery(name string) (Delivery, bool) {
 	return d, true
 }
 
-// source picks the host that serves a digest and has the least to do.
+// source returns the least loaded host that can serve a digest.
 func (s *Spread) source(digest string) (string, bool) {
 	best, found := "", false
 	for _, name := range slices.Sorted(maps.Keys(s.have[digest])) {

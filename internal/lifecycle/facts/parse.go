@@ -19,13 +19,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// longest is how many bytes of a value are kept: what a host says ends up in messages.
+// longest bounds a value, in bytes, because values appear in messages.
 const longest = 1024
 
-// errNotRun means that something else answered, such as a shell that only says goodbye.
+// errNotRun means that the output is not the script's, but for instance that of a nologin shell.
 var errNotRun = errors.New("the script did not run to its end")
 
-// Parse reads what the script wrote. The script was started at asked and had answered at answered, by our clock.
+// Parse parses the output of the script. asked and answered are the local times of its start and
+// end.
 func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 	a, err := read(output)
 	if err != nil {
@@ -63,13 +64,13 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		f.SysctlsReadOnly = append(f.SysctlsReadOnly, strings.ReplaceAll(key, "/", "."))
 	}
 	for _, blob := range a["blob"] {
-		if d := digest(blob); d == "sha256:"+blob { // and not one that is arriving
+		if d := digest(blob); d == "sha256:"+blob { // not one that is arriving
 			f.Blobs = append(f.Blobs, d)
 		}
 	}
 	if said := a["applied"]; len(said) > 0 {
 		if err := json.Unmarshal([]byte(strings.Join(said, "\n")), &f.Applied); err != nil {
-			// Of one that speaks another protocol this much is known.
+			// From an agent with another protocol only this much is known.
 			f.Applied = plan.Applied{Protocol: f.Applied.Protocol, Agent: f.Applied.Agent}
 			f.AgentError = fmt.Sprintf("read what the agent says: %v", err)
 		}
@@ -85,7 +86,7 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		}
 	}
 	f.Recorded = f.Recorded || f.Applied.ClusterID != ""
-	// What looks like another cluster's on a host of ours is what our components and add-ons made.
+	// On a host of a cluster these are files of its components and add-ons.
 	if f.Applied.ClusterID == "" {
 		f.Leftovers = a.leftovers()
 	}
@@ -98,7 +99,7 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 // answer has the values of each key, in their order.
 type answer map[string][]string
 
-// read takes the lines between the script's first and last; before them may be what a login shell says.
+// read parses the lines between the script's first and last. A login shell may print others before.
 func read(output []byte) (answer, error) {
 	_, body, begun := bytes.Cut(output, []byte("orrery-facts\tbegin\n"))
 	body, _, ended := bytes.Cut(body, []byte("orrery-facts\tend\n"))
@@ -115,7 +116,7 @@ func read(output []byte) (answer, error) {
 		if !ok {
 			continue
 		}
-		if key != "applied" && key != "record" { // JSON, which no one shows as it is
+		if key != "applied" && key != "record" { // JSON, which is not shown
 			value = clean(value)
 		}
 		a[key] = append(a[key], value)
@@ -123,7 +124,7 @@ func read(output []byte) (answer, error) {
 	return a, nil
 }
 
-// clean makes a value fit to be shown.
+// clean shortens a value and replaces characters that cannot be printed.
 func clean(value string) string {
 	value = strings.TrimSpace(value[:min(len(value), longest)])
 	return strings.Map(func(r rune) rune {
@@ -141,7 +142,7 @@ func (a answer) first(key string) string {
 	return a[key][0]
 }
 
-// number is zero if the host does not say.
+// number returns a number of the host, or zero if it is missing or invalid.
 func (a answer) number(key string) int64 { return number(a.first(key)) }
 
 func number(s string) int64 {
@@ -162,7 +163,7 @@ func architecture(machine string) string {
 	return machine
 }
 
-// memory reads MemTotal: 24684092 kB.
+// memory parses a line such as MemTotal: 24684092 kB, and returns bytes.
 func (a answer) memory() int64 {
 	fields := strings.Fields(a.first("memory"))
 	if len(fields) < 2 {
@@ -171,7 +172,7 @@ func (a answer) memory() int64 {
 	return number(fields[1]) << 10
 }
 
-// release reads the fields of os-release, which are as a shell would read them.
+// release parses os-release, whose values have the quotes of a shell.
 func (a answer) release() (id string, like []string, version string) {
 	for _, line := range a["os-release"] {
 		key, value, _ := strings.Cut(line, "=")
@@ -188,7 +189,8 @@ func (a answer) release() (id string, like []string, version string) {
 	return id, like, version
 }
 
-// controllers are those of /sys/fs/cgroup/cgroup.controllers, or the enabled ones of /proc/cgroups.
+// controllers returns those in /sys/fs/cgroup/cgroup.controllers, or the enabled ones in
+// /proc/cgroups.
 func (a answer) controllers() []string {
 	names := strings.Fields(a.first("controllers"))
 	for _, line := range a["cgroups"] {
@@ -200,7 +202,7 @@ func (a answer) controllers() []string {
 	return slices.Compact(names)
 }
 
-// swaps are the first words of /proc/swaps, below its heading.
+// swaps returns the first column of /proc/swaps, without its heading.
 func (a answer) swaps() []string {
 	var swaps []string
 	for _, line := range a["swap"] {
@@ -211,7 +213,7 @@ func (a answer) swaps() []string {
 	return swaps
 }
 
-// diskFree reads what df -Pk says.
+// diskFree parses the output of df -Pk, and returns bytes.
 func (a answer) diskFree() int64 {
 	lines := a["df"]
 	if len(lines) == 0 {
@@ -225,8 +227,8 @@ func (a answer) diskFree() int64 {
 
 var copied = regexp.MustCompile(`copied, ([0-9.e+-]+) s`)
 
-// fsync is the median of what dd says; where it says nothing, the mean by the kernel's uptime, which counts in 10 ms and
-// so is only taken if it is more than that.
+// fsync returns the median of dd's times. Without them it returns the mean from the kernel's
+// uptime, if that is above its resolution of 10 ms. Else it returns zero.
 func (a answer) fsync() time.Duration {
 	var took []time.Duration
 	for _, line := range a["dd"] {
@@ -252,7 +254,7 @@ func (a answer) fsync() time.Duration {
 	return 0
 }
 
-// seconds reads a decimal number of seconds.
+// seconds parses a decimal number of seconds.
 func seconds(s string) (time.Duration, bool) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 0 && v < math.MaxInt64/1e10) {
@@ -261,8 +263,8 @@ func seconds(s string) (time.Duration, bool) {
 	return time.Duration(v * float64(time.Second)), true
 }
 
-// clock compares the host's clock when the script began and ended with ours when we asked and had the answer. What the
-// script took is no part of the round trip.
+// clock compares the host's clock at the start and end of the script with the local times. The
+// duration of the script is not part of the round trip.
 func (a answer) clock(asked, answered time.Time) (offset, roundTrip time.Duration) {
 	readings := a["clock"]
 	if len(readings) != 2 {
@@ -275,7 +277,7 @@ func (a answer) clock(asked, answered time.Time) (offset, roundTrip time.Duratio
 	}
 	total := answered.Sub(asked)
 	roundTrip = total - ended.Sub(begun)
-	if roundTrip < 0 || roundTrip > total { // the host's clock was set meanwhile
+	if roundTrip < 0 || roundTrip > total { // the host's clock was set
 		roundTrip = total
 	}
 	if coarse {
@@ -284,8 +286,8 @@ func (a answer) clock(asked, answered time.Time) (offset, roundTrip time.Duratio
 	return (begun.Sub(asked) + ended.Sub(answered)) / 2, roundTrip
 }
 
-// reading of a clock, as seconds and nanoseconds since 1970; without nanoseconds it is coarse, and the middle of the
-// second is meant.
+// reading parses a time as seconds and nanoseconds since 1970. Without nanoseconds it is coarse,
+// and the middle of the second is returned.
 func reading(s string) (t time.Time, coarse, ok bool) {
 	whole, fraction, _ := strings.Cut(s, ".")
 	sec, err := strconv.ParseInt(whole, 10, 64)
@@ -299,11 +301,11 @@ func reading(s string) (t time.Time, coarse, ok bool) {
 	return time.Unix(sec, nsec), false, true
 }
 
-// links joins the MTU of each link with what ip -o addr says.
+// links joins the MTU of each network interface with the output of ip -o addr.
 func (a answer) links() []plan.Link {
 	links := map[string]plan.Link{}
 	for _, value := range a["mtu"] {
-		// The tab between them became a blank; names of links have none.
+		// The tab between them became a blank. Names of interfaces have none.
 		name, mtu, _ := strings.Cut(value, " ")
 		links[name] = plan.Link{Name: name, MTU: int(number(mtu))}
 	}
@@ -313,7 +315,7 @@ func (a answer) links() []plan.Link {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(fields[3])
-		if err != nil { // the peer of a point-to-point link has no length
+		if err != nil { // a peer of a point-to-point link has no length
 			addr, err := netip.ParseAddr(fields[3])
 			if err != nil {
 				continue
@@ -339,7 +341,8 @@ var (
 	user   = regexp.MustCompile(`users:\(\("([^"]+)",pid=(\d+)`)
 )
 
-// listeners are the ports of /proc/net/tcp, in hexadecimal, and the processes that ss -ltnp names.
+// listeners returns the ports in /proc/net/tcp, which are hexadecimal, and the processes from ss
+// -ltnp.
 func (a answer) listeners() ([]int, map[int]string) {
 	var ports []int
 	for _, value := range a["listen"] {
@@ -377,7 +380,7 @@ func (a answer) firewall() string {
 	return ""
 }
 
-// leftovers are paths, and processes such as "process kubelet (pid 812, /usr/bin/kubelet)".
+// leftovers returns paths, and processes such as "process kubelet (pid 812, /usr/bin/kubelet)".
 func (a answer) leftovers() []string {
 	found := slices.Clone(a["leftover"])
 	for _, value := range a["process"] {
@@ -395,14 +398,16 @@ func (a answer) leftovers() []string {
 	return slices.Compact(found)
 }
 
-// isOurs says whether a program is one of ours that is still there. Those that run on without it are left over.
+// isOurs reports whether a program is one of Orrery's whose file still exists. A process without
+// its file is a leftover.
 func isOurs(program string) bool {
 	return strings.HasPrefix(path.Clean(program), "/opt/orrery/") && !strings.HasSuffix(program, " (deleted)")
 }
 
 var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}\b`)
 
-// digest of what sha256sum says, or of a name that is one.
+// digest returns the digest at the beginning of sha256sum's output or of a name, or an empty
+// string.
 func digest(s string) string {
 	if sum := hexDigest.FindString(s); sum != "" {
 		return "sha256:" + sum

@@ -10,10 +10,10 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// unobserved is the drift of steps that only the agent could look at.
+// unobserved is the drift of steps when the agent cannot observe them.
 const unobserved = "not known: the agent on the host is missing or does not answer"
 
-// record is what package node keeps of a host, as much as has to be known where its agent cannot be asked.
+// record is the part of package node's record that is needed without an agent.
 type record struct {
 	Checksum string          `json:"checksum"`
 	Value    json.RawMessage `json:"value"`
@@ -32,7 +32,7 @@ type recordValue struct {
 	} `json:"steps"`
 }
 
-// recorded reads the first of a host's records that is whole: the last one, or the one before it.
+// recorded returns the first undamaged record: the last one, or its backup.
 func recorded(contents []string) (plan.Applied, error) {
 	var errs []error
 	for _, content := range contents {

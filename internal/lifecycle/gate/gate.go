@@ -1,9 +1,9 @@
-// Package gate decides whether something that disturbs the control plane of a cluster may be done now.
+// Package gate has the safety checks for acts that disturb the control plane of a cluster.
 //
-// It is pure: how the members of etcd and the API servers are, and what is to be disturbed, go in; a verdict comes out. What
-// stands is never given up: an act that would cost the quorum of etcd, or the last API server, is refused with the way out.
-// What is down already has nothing to lose, so acts that only mend pass. Package lifecycle observes, and asks before and after
-// each act.
+// The package is pure. Its input is the state of the etcd members and API servers, and the act. An
+// act that would cost the quorum of etcd or the last API server is refused, with a way out. Acts
+// that only repair components that are down are allowed. Package lifecycle reads the state and asks
+// before and after each act.
 package gate
 
 import (
@@ -13,31 +13,31 @@ import (
 	"strings"
 )
 
-// Health of a member of etcd or of an API server.
+// Health is the state of an etcd member or an API server.
 type Health string
 
-// The health that is known of something. Only Down is a proof that nothing is lost when it is disturbed.
+// Values of Health. Only Down proves that disturbing the component loses nothing.
 const (
 	// Up: it serves.
 	Up Health = "up"
-	// Down: it serves nobody, which its host says: nothing listens, its certificate is not valid, or it is not ready.
+	// Down: its host shows that it serves nobody. Nothing listens, or its certificate is invalid.
 	Down Health = "down"
-	// Unknown: it did not answer in time, or knows no leader. That may pass.
+	// Unknown: it did not answer in time, is not ready, or has no leader. That may be transient.
 	Unknown Health = "unknown"
 	// Unreachable: its host was not reached.
 	Unreachable Health = "unreachable"
 )
 
-// Member is a member of etcd.
+// Member is an etcd member.
 type Member struct {
 	ID   uint64
 	Host string
-	// Learner members have no vote.
+	// Learner members do not vote.
 	Learner bool
-	// Leader is the member that the others follow.
+	// Leader is true for the leader of etcd.
 	Leader bool
 	Health Health
-	// Why it is not Up.
+	// Why is the reason why it is not Up.
 	Why string
 }
 
@@ -45,31 +45,32 @@ type Member struct {
 type APIServer struct {
 	Host   string
 	Health Health
-	// Why it is not Up.
+	// Why is the reason why it is not Up.
 	Why string
 }
 
-// Snapshot is how a control plane is at one moment.
+// Snapshot is the state of a control plane at one moment.
 type Snapshot struct {
-	// Members of etcd; none if etcd is not ours, or not there yet.
+	// Members of etcd. It is empty if etcd is external or does not exist yet.
 	Members []Member
-	// Quorum is true if a majority of the members confirmed Members. Otherwise they are those that were there last.
+	// Quorum is true if a majority of the members confirmed Members. Otherwise Members are the last
+	// known ones.
 	Quorum bool
-	// NoSpace is true if the alarm of that name is raised: etcd takes no writes.
+	// NoSpace is true if the alarm NOSPACE is raised: etcd takes no writes.
 	NoSpace bool
 	// APIServers of the cluster.
 	APIServers []APIServer
 }
 
-// Act is something that disturbs a control plane.
+// Act is an act that disturbs a control plane.
 type Act struct {
-	// Etcd and APIServers name the hosts on which these restart, at the same time.
+	// Etcd and APIServers are the hosts on which these restart, at the same time.
 	Etcd, APIServers []string
-	// Leave names the hosts whose members are taken out of etcd, one after another.
+	// Leave are the hosts whose members are removed from etcd, one after another.
 	Leave []string
 }
 
-// Healthy is a control plane of which everything serves.
+// Healthy returns the state of a control plane in which everything is Up.
 func Healthy(etcd, apiServers []string) Snapshot {
 	s := Snapshot{Quorum: true}
 	for _, h := range etcd {
@@ -81,8 +82,9 @@ func Healthy(etcd, apiServers []string) Snapshot {
 	return s
 }
 
-// Mends reports whether all that an act disturbs is down, so that nothing can be lost by it. Without a quorum of etcd no API
-// server serves.
+// Mends reports whether everything that an act disturbs is down, so that the act only repairs.
+// Without a quorum of etcd, an API server whose state is Unknown counts as down. An act that
+// removes members never only repairs.
 func (s Snapshot) Mends(a Act) bool {
 	if len(a.Etcd)+len(a.APIServers) == 0 || len(a.Leave) > 0 {
 		return false
@@ -94,7 +96,7 @@ func (s Snapshot) Mends(a Act) bool {
 		})
 }
 
-// Check says why an act is refused, with the way out; nil allows it.
+// Check returns nil if an act is allowed, else a RefusedError.
 func (s Snapshot) Check(a Act) error {
 	for _, refuse := range []func(Act) error{s.leave, s.restartEtcd, s.restartAPIServers} {
 		if err := refuse(a); err != nil {
@@ -104,8 +106,8 @@ func (s Snapshot) Check(a Act) error {
 	return nil
 }
 
-// Outage says what does not answer while an act is done because the cluster has no spare of it; it is empty if something else
-// answers. Such an act is allowed, for there is no better moment.
+// Outage describes what does not answer during an act, because the cluster has only one of it. It
+// is empty if another one answers. Such an act is allowed, because no later time would be better.
 func (s Snapshot) Outage(a Act) string {
 	var parts []string
 	if v := s.voters(); len(v) == 1 && v[0].Health != Down && slices.Contains(a.Etcd, v[0].Host) {
@@ -120,7 +122,7 @@ func (s Snapshot) Outage(a Act) string {
 	return fmt.Sprintf("while host %s is changed %s: there is no other; pods keep running", slices.Concat(a.Etcd, a.APIServers)[0], strings.Join(parts, " and "))
 }
 
-// leave refuses to take members out if those that stay have no quorum.
+// leave refuses to remove members if the remaining ones have no quorum.
 func (s Snapshot) leave(a Act) error {
 	if len(a.Leave) == 0 {
 		return nil
@@ -137,7 +139,8 @@ func (s Snapshot) leave(a Act) error {
 	return nil
 }
 
-// restartEtcd refuses to restart members if those that go on have no quorum.
+// restartEtcd refuses to restart members if the other ones have no quorum. It allows the restart of
+// a single member and of members that are down.
 func (s Snapshot) restartEtcd(a Act) error {
 	voters := s.voters()
 	touched := slices.DeleteFunc(slices.Clone(voters), func(m Member) bool { return m.Health == Down || !slices.Contains(a.Etcd, m.Host) })
@@ -153,13 +156,15 @@ func (s Snapshot) restartEtcd(a Act) error {
 		names(a.Etcd), len(voters), len(left), need, s.sick(a.Etcd))
 }
 
-// away reports whether an API server does not answer meanwhile: it goes with the etcd beside it, unless that is down already.
+// away reports whether an API server does not answer during the act. Its own etcd's restart stops
+// it, too, unless that etcd is down already.
 func (s Snapshot) away(p APIServer, a Act) bool {
 	return slices.Contains(a.APIServers, p.Host) || slices.Contains(a.Etcd, p.Host) &&
 		!slices.ContainsFunc(s.Members, func(m Member) bool { return m.Host == p.Host && m.Health == Down })
 }
 
-// restartAPIServers refuses to disturb API servers if none is left, or if they may not get ready again.
+// restartAPIServers refuses to disturb API servers if no other one is left, or if they may not
+// become ready again. It allows the restart of a single API server.
 func (s Snapshot) restartAPIServers(a Act) error {
 	var up, sick []string
 	left := 0
@@ -186,8 +191,8 @@ func (s Snapshot) restartAPIServers(a Act) error {
 	return nil
 }
 
-// Lost lists what served before an act, or was disturbed by it, and does not serve now. Nothing else is to be disturbed before
-// it is empty.
+// Lost lists what was up before an act, or was disturbed by it, and is not up now. While it is not
+// empty, nothing else may be disturbed.
 func (s Snapshot) Lost(before Snapshot, a Act) []string {
 	var lost []string
 	if before.Quorum && !s.Quorum {
@@ -208,8 +213,8 @@ func (s Snapshot) Lost(before Snapshot, a Act) []string {
 	return lost
 }
 
-// LeaveOrder are the members of hosts in the order in which they are taken out: the dead before the living, since etcd refuses
-// to lose a living one while another is dead, and the leader last.
+// LeaveOrder returns the members of hosts in the order of their removal. Dead members are first,
+// because etcd refuses to remove a living one while another is dead. The leader is last.
 func (s Snapshot) LeaveOrder(leaving []string) []Member {
 	rank := func(m Member) int {
 		switch {
@@ -225,7 +230,7 @@ func (s Snapshot) LeaveOrder(leaving []string) []Member {
 	return order
 }
 
-// Mended is the snapshot when everything on these hosts serves, which is what mending them is for.
+// Mended returns the state in which everything on these hosts is up, as after a repair.
 func (s Snapshot) Mended(hosts ...string) Snapshot {
 	s.Members, s.APIServers = slices.Clone(s.Members), slices.Clone(s.APIServers)
 	for i := range s.Members {
@@ -241,7 +246,7 @@ func (s Snapshot) Mended(hosts ...string) Snapshot {
 	return s
 }
 
-// Joined is the snapshot when these hosts have become members with a vote.
+// Joined returns the state in which these hosts are voting members.
 func (s Snapshot) Joined(hosts ...string) Snapshot {
 	s.Members = slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool { return slices.Contains(hosts, m.Host) })
 	for _, h := range hosts {
@@ -250,7 +255,7 @@ func (s Snapshot) Joined(hosts ...string) Snapshot {
 	return s
 }
 
-// Settling reports whether something may serve in a moment that does not now, such as etcd between two leaders.
+// Settling reports whether the state of a component is Unknown, as during an election of etcd.
 func (s Snapshot) Settling() bool {
 	return slices.ContainsFunc(s.Members, func(m Member) bool { return m.Health == Unknown }) ||
 		slices.ContainsFunc(s.APIServers, func(p APIServer) bool { return p.Health == Unknown })
@@ -263,12 +268,12 @@ func (s Snapshot) stands() bool {
 	return s.Quorum || len(up) >= majority(len(voters))
 }
 
-// voters are the members that have a vote.
+// voters returns the voting members.
 func (s Snapshot) voters() []Member {
 	return slices.DeleteFunc(slices.Clone(s.Members), func(m Member) bool { return m.Learner })
 }
 
-// sick lists the voters that are not up, but for those of some hosts.
+// sick describes the voting members that are not up, except those on some hosts.
 func (s Snapshot) sick(but []string) string {
 	var list []string
 	for _, m := range s.voters() {
@@ -282,7 +287,7 @@ func (s Snapshot) sick(but []string) string {
 	return " (" + strings.Join(list, "; ") + ")"
 }
 
-// wayBack is what brings back the voters that are not up, but for those of some hosts.
+// wayBack returns how to bring back voting members that are not up, except those on some hosts.
 func (s Snapshot) wayBack(but []string) string {
 	var stopped, gone, waiting []string
 	for _, m := range s.voters() {
@@ -315,13 +320,13 @@ func (s Snapshot) wayBack(but []string) string {
 	return strings.Join(ways, "; ")
 }
 
-// RefusedError says that an act is refused.
+// RefusedError means that an act is refused.
 type RefusedError struct {
-	// Reason is what the act would cost, and WayOut what to do instead.
+	// Reason is what the act would cost. WayOut is what the user can do instead.
 	Reason, WayOut string
 }
 
-// Error has both.
+// Error returns both.
 func (e *RefusedError) Error() string { return e.Reason + ": " + e.WayOut }
 
 func refusef(wayOut, format string, args ...any) error {

@@ -10,15 +10,16 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Change is what brings a cluster nearer to a spec.
+// Change is the next change of a cluster towards a spec.
 type Change struct {
 	Action lifecyclev1alpha1.Action
-	// Hosts that are added or taken out.
+	// Hosts that are added or removed.
 	Hosts []string
 }
 
-// Next is the change that comes next on the way to a defaulted spec; nil if there is none. A spec that cannot be brought about is an
-// InvalidError. As long as a cluster has not joined it is applied again, which hands out its kubeconfig.
+// Next returns the next change of the cluster towards a spec with defaults, or nil if there is
+// none. An impossible spec is an InvalidError. Until the cluster has joined, Next returns another
+// apply, which hands out its kubeconfig.
 func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined bool) (*Change, error) {
 	if err := s.Check(cluster, want); err != nil {
 		return nil, err
@@ -26,7 +27,7 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 	if s.Applied == nil {
 		return &Change{Action: lifecyclev1alpha1.ActionCreate}, s.Keep(cluster, want)
 	}
-	// Hosts that a run has only begun to add go in the same way.
+	// Hosts that a run has only begun to add are removed in the same way.
 	if applied, begun := s.Lost(want); len(applied)+len(begun) > 0 {
 		return &Change{Action: lifecyclev1alpha1.ActionDeleteNode, Hosts: append(applied, begun...)}, nil
 	}
@@ -35,7 +36,7 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 		return nil, err
 	}
 	if same && joined {
-		// A run that was to do something else may have done part of it.
+		// A run for another spec may have done a part of it.
 		if s.Wanted == nil {
 			return nil, nil
 		}
@@ -47,7 +48,7 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 	if len(coming) == 0 {
 		return &Change{Action: lifecyclev1alpha1.ActionApply}, nil
 	}
-	// If hosts are all that is new, those that are there may be unreachable.
+	// If only hosts are added, the existing ones may be unreachable.
 	rest, err := without(want, coming)
 	if err != nil {
 		return nil, err
@@ -58,8 +59,9 @@ func (s *Specs) Next(cluster string, want *clusterv1alpha1.Provision, joined boo
 	return &Change{Action: lifecyclev1alpha1.ActionApply}, err
 }
 
-// Without is the applied spec without hosts. A host that a run has only begun to add can go, too; a run that goes on may have undone
-// some already.
+// Without returns the applied spec without hosts. The hosts may be ones that a run has only begun
+// to add. goesOn is true for a resumed run, which may have removed some already. Unknown hosts are
+// then no error.
 func (s *Specs) Without(cluster string, out []string, goesOn bool) (*clusterv1alpha1.Provision, error) {
 	if s.Applied == nil {
 		return nil, fmt.Errorf("cluster %s is not built yet: there is no host to take out", cluster)
@@ -77,8 +79,9 @@ func (s *Specs) Without(cluster string, out []string, goesOn bool) (*clusterv1al
 	return rest, err
 }
 
-// With is the applied spec with those hosts of a file, in their roles, that are not part of it, or only with the named ones of them.
-// How hosts are reached is taken from the file, and nothing else.
+// With returns the applied spec with hosts from a file, in their roles: all new ones, or only the
+// named ones. For existing hosts it takes the whole entry of the file, which may have a new login.
+// It takes nothing else from the file.
 func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clusterv1alpha1.Provision, added []string, err error) {
 	for _, name := range only {
 		switch {
@@ -113,7 +116,7 @@ func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clus
 	return spec, added, nil
 }
 
-// without returns a spec without hosts. Its role groups name each host.
+// without returns a spec without hosts. Its role groups list each host by name.
 func without(spec *clusterv1alpha1.Provision, out []string) (*clusterv1alpha1.Provision, error) {
 	rest := spec.DeepCopy()
 	leaves := func(name string) bool { return slices.Contains(out, name) }
@@ -131,7 +134,8 @@ func without(spec *clusterv1alpha1.Provision, out []string) (*clusterv1alpha1.Pr
 	return rest, nil
 }
 
-// sameByName reports whether two specs do the same to hosts, also where their role groups name these by ranges.
+// sameByName reports whether two specs have the same effect on hosts. Ranges in role groups are
+// expanded.
 func sameByName(a, b *clusterv1alpha1.Provision) (bool, error) {
 	x, err := without(a, nil)
 	if err != nil {

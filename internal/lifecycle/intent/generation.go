@@ -6,9 +6,9 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Rollback is the spec of the generation before: Applied, if a run has begun to bring about another since, or else Previous. A run
-// that has begun to go back there is gone on with. Hosts are no part of a generation: they are added and taken out by runs of
-// their own, and what they are now stays.
+// Rollback returns the spec to go back to. If a run has begun to apply another spec, that is
+// Applied, else Previous. An unfinished rollback to Previous continues. The hosts stay as they are
+// now, because they are added and removed by separate runs.
 func (s *Specs) Rollback() (*clusterv1alpha1.Provision, error) {
 	if s.Applied == nil {
 		return nil, errors.New("the cluster is not built yet: there is nothing to go back to")
@@ -31,7 +31,8 @@ func (s *Specs) Rollback() (*clusterv1alpha1.Provision, error) {
 	return spec, nil
 }
 
-// sameGeneration reports whether two specs are equal but for their hosts. One that is not there is none other.
+// sameGeneration reports whether two specs are equal except for their hosts. It returns true if one
+// of them is nil.
 func sameGeneration(a, b *clusterv1alpha1.Provision) (bool, error) {
 	if a == nil || b == nil {
 		return true, nil

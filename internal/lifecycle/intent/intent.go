@@ -1,8 +1,9 @@
-// Package intent decides what is to be done about a cluster: from the specs that it had, has and is to have. It is pure, and the
-// one place where that is decided. The engine, the command line and the hub ask the same functions; what they add is how their
-// users get out of what is refused.
+// Package intent decides what must be done about a cluster, from its applied, previous and wanted
+// specs. It is pure, and the only place for these decisions. The engine, the command line and the
+// hub call the same functions, and add how their users can resolve a refusal.
 //
-// One invariant holds in all of it: a host on which something of the cluster may be is Known until that is undone.
+// Invariant: a host on which something of the cluster may be installed is in Known until it is
+// undone.
 package intent
 
 import (
@@ -14,25 +15,26 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Specs are what is kept of what a cluster is and is to be. Those of a cluster of which nothing is known are empty.
+// Specs has the applied, previous and wanted specs of a cluster. It is empty for an unknown
+// cluster.
 type Specs struct {
-	// Wanted is the spec that the last run was to bring about, and Applied the last one that was.
+	// Wanted is the spec of the last run. Applied is the last spec that was reached.
 	Wanted  *clusterv1alpha1.Provision `json:"wanted,omitempty"`
 	Applied *clusterv1alpha1.Provision `json:"applied,omitempty"`
-	// Previous is what was applied before Applied, as far as they differ in more than their hosts.
+	// Previous is the spec that was applied before Applied and differs in more than its hosts.
 	Previous *clusterv1alpha1.Provision `json:"previous,omitempty"`
-	// Leaving are the hosts that a run takes out, until it has.
+	// Leaving are the hosts that a run is removing.
 	Leaving []clusterv1alpha1.Host `json:"leaving,omitempty"`
-	// Begun are the hosts that a run has begun to add and that are not part of Applied yet.
+	// Begun are the hosts that a run has begun to add and that are not in Applied yet.
 	Begun []clusterv1alpha1.Host `json:"begun,omitempty"`
-	// WantedBy is the name of the Operation that Wanted is of.
+	// WantedBy is the name of the Operation that set Wanted.
 	WantedBy string `json:"wantedBy,omitempty"`
 }
 
-// InvalidError is a spec, or a change of it, that is refused.
+// InvalidError means that a spec, or a change of it, is refused.
 type InvalidError struct{ Problems []string }
 
-// Error lists the problems, one in a line.
+// Error lists the problems, one per line.
 func (e *InvalidError) Error() string {
 	if len(e.Problems) == 1 {
 		return e.Problems[0]
@@ -40,13 +42,13 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("%d problems:\n  %s", len(e.Problems), strings.Join(e.Problems, "\n  "))
 }
 
-// Invalidf makes an InvalidError of one problem.
+// Invalidf returns an InvalidError with one problem.
 func Invalidf(format string, args ...any) error {
 	return &InvalidError{Problems: []string{fmt.Sprintf(format, args...)}}
 }
 
-// Known are the hosts on which something of the cluster is, or may be, until it is undone: those that were applied, and those
-// that a run has begun to add or to take out.
+// Known returns the hosts on which something of the cluster may be installed: those of Applied, and
+// those that a run has begun to add or remove.
 func (s *Specs) Known() []clusterv1alpha1.Host {
 	var known []clusterv1alpha1.Host
 	if s.Applied != nil {
@@ -60,11 +62,11 @@ func (s *Specs) Known() []clusterv1alpha1.Host {
 	return known
 }
 
-// IsPart reports whether a host is part of the cluster as it was applied last.
+// IsPart reports whether a host is in Applied.
 func (s *Specs) IsPart(name string) bool { return s.Applied != nil && Has(s.Applied.Hosts, name) }
 
-// Lost names the Known hosts that a spec lacks: those that are part of the cluster, and those that a run has begun. A spec that
-// lacks them is no order to take them out: nobody would know of them any more.
+// Lost returns the Known hosts that a spec lacks: those in Applied, and those that a run has begun.
+// A spec without them is not a request to remove them, because nothing would undo them.
 func (s *Specs) Lost(spec *clusterv1alpha1.Provision) (applied, begun []string) {
 	for _, h := range s.Known() {
 		switch {
@@ -78,8 +80,10 @@ func (s *Specs) Lost(spec *clusterv1alpha1.Provision) (applied, begun []string) 
 	return applied, begun
 }
 
-// Keep refuses a spec that lacks hosts of the cluster, unless they are among those that are taken out. Hosts that were only begun
-// stay known when a spec lacks them; before a cluster is built they may run its first etcd, which then has to be finished or undone.
+// Keep returns an error if a spec lacks hosts of the cluster that are not in out, the hosts to
+// remove. It allows a spec without hosts that were only begun, since they stay known. Before the
+// cluster is built, such hosts are required: they may run the first etcd, which must be completed
+// or undone.
 func (s *Specs) Keep(cluster string, spec *clusterv1alpha1.Provision, out ...string) error {
 	lost, begun := s.Lost(spec)
 	lost = slices.DeleteFunc(lost, func(name string) bool { return slices.Contains(out, name) })
@@ -93,8 +97,8 @@ func (s *Specs) Keep(cluster string, spec *clusterv1alpha1.Provision, out ...str
 	return Invalidf("spec.provision.hosts: %s missing, on which something of cluster %s is: put them back, or %s", strings.Join(lost, ", "), cluster, way)
 }
 
-// Everything is a spec, good only for undoing, of all hosts on which something of the cluster may be: the Known ones, and those
-// of the spec that the last run was to bring about. It is nil if there are none.
+// Everything returns a spec, only for undoing, with all hosts on which something may be installed:
+// the Known ones and those of Wanted. It is nil if there are none.
 func (s *Specs) Everything() *clusterv1alpha1.Provision {
 	all := &clusterv1alpha1.Provision{}
 	switch {
@@ -110,7 +114,7 @@ func (s *Specs) Everything() *clusterv1alpha1.Provision {
 			case i < 0:
 				all.Hosts = append(all.Hosts, h)
 			case all.Hosts[i].Address == h.Address:
-				all.Hosts[i] = h // it knows better how to log in
+				all.Hosts[i] = h // it has the newer login
 			}
 		}
 	}
@@ -120,8 +124,8 @@ func (s *Specs) Everything() *clusterv1alpha1.Provision {
 	return all
 }
 
-// Renewable is the spec with which the certificates of a cluster are renewed: the one that was applied, whose hosts are logged
-// in to as another spec says, which may know better.
+// Renewable returns the spec for renewing certificates: a copy of Applied, with the logins of
+// current for hosts at the same address. current may be nil.
 func (s *Specs) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.Provision {
 	spec := s.Applied.DeepCopy()
 	if current == nil {
@@ -140,7 +144,8 @@ func (s *Specs) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.P
 	return spec
 }
 
-// Begin notes that a run begins to change hosts: those that are not part of the cluster are known from then on.
+// Begin records that a run begins to change hosts. Those that are not in Applied are Known from
+// then on.
 func (s *Specs) Begin(hosts []clusterv1alpha1.Host) {
 	for _, h := range hosts {
 		switch i := index(s.Begun, h.Name); {
@@ -153,8 +158,8 @@ func (s *Specs) Begin(hosts []clusterv1alpha1.Host) {
 	}
 }
 
-// Reach notes that a spec was reached, and that what was done on some hosts is undone. The one that was applied before is kept if
-// they differ in more than their hosts.
+// Reach records that a spec was reached, and that the hosts in undone are undone. The former
+// Applied becomes Previous if they differ in more than their hosts.
 func (s *Specs) Reach(spec *clusterv1alpha1.Provision, undone ...string) error {
 	same, err := sameGeneration(s.Applied, spec)
 	if err != nil {
@@ -169,12 +174,13 @@ func (s *Specs) Reach(spec *clusterv1alpha1.Provision, undone ...string) error {
 	return nil
 }
 
-// Check says, as an InvalidError, why a spec cannot be brought about in the cluster. Both it and Applied are defaulted. The generation
-// before may be that of an older patch: its hosts have been that before.
+// Check returns an InvalidError if a spec cannot be applied to the cluster. Both the spec and
+// Applied have their defaults. A rollback to an older patch version is allowed, because the hosts
+// have had it before.
 func (s *Specs) Check(cluster string, spec *clusterv1alpha1.Provision) error {
 	var problems []string
 	for _, p := range plan.Validate(cluster, spec) {
-		// A cluster that lost a member has to be changed while its count is even.
+		// A cluster that lost a member must be changed while the count is even.
 		if s.Applied == nil || p.Origin != plan.EvenEtcd {
 			problems = append(problems, p.Error())
 		}
@@ -201,7 +207,7 @@ func (s *Specs) Check(cluster string, spec *clusterv1alpha1.Provision) error {
 	return nil
 }
 
-// Has reports whether there is a host of a name.
+// Has reports whether hosts contains a host with the name.
 func Has(hosts []clusterv1alpha1.Host, name string) bool { return index(hosts, name) >= 0 }
 
 func index(hosts []clusterv1alpha1.Host, name string) int {

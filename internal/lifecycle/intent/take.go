@@ -11,12 +11,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Take is the spec that an Operation brings about, and its hash. The first attempt takes the spec that it is given; its hash is
-// fixed in the Operation's status, and later attempts take the spec with this hash, from Wanted or as it is given again, and no
-// other. Operations of earlier versions of Orrery have no hash: these go by the name in WantedBy alone. The name is not enough
-// otherwise, for a hub gives the name of an Operation that was deleted to the next one.
+// Take returns the spec for an Operation, and the hash for its status. The first attempt uses the
+// given spec. Later attempts use the spec with the hash in the status: Wanted, or given if it is
+// the same. The name in WantedBy is not enough, because a hub reuses the name of a deleted
+// Operation. It is enough only for Operations of earlier versions of Orrery, which have no hash.
 func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clusterv1alpha1.Provision) (spec *clusterv1alpha1.Provision, hash string, err error) {
-	if op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates { // of what was applied, whatever was wanted since
+	if op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates { // the applied spec is renewed
 		if s.Applied == nil {
 			return nil, "", fmt.Errorf("cluster %s is not built yet: it has no certificates to renew", cluster)
 		}
@@ -45,9 +45,9 @@ func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clu
 	return given, hash, nil
 }
 
-// Hash identifies what a spec whose defaults are filled in does to hosts. How to log in to them is no part of it: the hash is shown,
-// and a password could be guessed from it. What becomes of the hosts when the Cluster goes, and who renews their certificates, is
-// nothing that is done to them.
+// Hash returns a hash of what a spec with defaults does to hosts. Passwords and keys are not part
+// of it, because the hash is shown and a password could be guessed from it. Settings without an
+// effect on hosts are left out, too: the deletion policy, and automatic renewal.
 func Hash(spec *clusterv1alpha1.Provision) (string, error) {
 	hashed := spec.DeepCopy()
 	hashed.DeletionPolicy, hashed.Kubernetes.AutoRenewCerts = "", nil
@@ -69,7 +69,7 @@ func Hash(spec *clusterv1alpha1.Provision) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// equal reports whether two specs do the same to hosts.
+// equal reports whether two specs have the same effect on hosts.
 func equal(a, b *clusterv1alpha1.Provision) (bool, error) {
 	x, err := Hash(a)
 	if err != nil {

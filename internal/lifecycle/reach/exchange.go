@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// attemptTimeout bounds each attempt, so that a packet that was lost costs one attempt and not the window.
+	// attemptTimeout bounds each attempt, so that a lost packet costs one attempt and not the window.
 	attemptTimeout = 2 * time.Second
-	// pause between attempts.
+	// pause is the delay between attempts.
 	pause = 100 * time.Millisecond
-	// payload is what passes in each direction: many packets of any size that a link may have.
+	// payload is the number of bytes in each direction: many packets at any MTU.
 	payload = 64 << 10
 
 	greeting = "orrery-reach "
 	thanks   = "."
 )
 
-// counter counts the answers that were received whole.
+// counter counts complete exchanges.
 type counter struct {
 	enough chan struct{} // closed at the expected number
 
-	mu   sync.Mutex // guards the following
+	mu   sync.Mutex // guards the field below
 	left int
 }
 
@@ -44,11 +44,11 @@ func (c *counter) add() {
 	}
 }
 
-// answer answers who comes to the listener until ctx ends, and closes it.
+// answer answers connections to the listener until ctx ends, and closes it.
 func answer(ctx context.Context, listener net.Listener, token string, answers *counter) {
 	var answering sync.WaitGroup
 	defer answering.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // which ends the loop
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // ends the loop below
 	defer stop()
 	for {
 		conn, err := listener.Accept()
@@ -61,7 +61,7 @@ func answer(ctx context.Context, listener net.Listener, token string, answers *c
 			})
 		case ctx.Err() != nil:
 			return
-		default: // whoever was not accepted comes again
+		default: // clients that were not accepted try again
 			select {
 			case <-ctx.Done():
 			case <-time.After(pause):
@@ -70,7 +70,8 @@ func answer(ctx context.Context, listener net.Listener, token string, answers *c
 	}
 }
 
-// respond sends back greeting and payload. It returns nil when the other side has got both.
+// respond sends back the greeting and the payload. It returns nil when the other side has received
+// both.
 func respond(ctx context.Context, conn net.Conn, token string) error {
 	release, err := limit(ctx, conn)
 	if err != nil {
@@ -101,7 +102,8 @@ func respond(ctx context.Context, conn net.Conn, token string) error {
 	return nil
 }
 
-// limit ends what waits for the connection with the attempt or with ctx. Releasing it closes it.
+// limit ends reads and writes of the connection after attemptTimeout, or when ctx ends. release
+// closes the connection.
 func limit(ctx context.Context, conn net.Conn) (release func(), err error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	release = func() {
@@ -115,7 +117,8 @@ func limit(ctx context.Context, conn net.Conn) (release func(), err error) {
 	return release, nil
 }
 
-// dial tries the address until it answers or ctx ends. It returns what the last whole attempt found, nil if all is well.
+// dial tries the address until it answers or ctx ends. It returns the problem of the last complete
+// attempt, or nil.
 func dial(ctx context.Context, address, token string) *Peer {
 	var found *Peer
 	for {
@@ -134,7 +137,7 @@ func dial(ctx context.Context, address, token string) *Peer {
 	}
 }
 
-// exchange is one attempt.
+// exchange makes one attempt.
 func exchange(ctx context.Context, address, token string) (Problem, error) {
 	dialer := net.Dialer{Timeout: attemptTimeout}
 	conn, err := dialer.DialContext(ctx, "tcp", address)

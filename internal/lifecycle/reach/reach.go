@@ -1,7 +1,8 @@
-// Package reach finds out whether the hosts of a cluster reach each other's ports. All hosts run a Check at the same
-// time: each listens on its own ports and dials those of the others. An answer has the token of the request, so that
-// somebody else who listens there is not mistaken for the host; and it has a payload that needs full-sized packets, since a
-// path that loses those looks well until the first large answer of an API server.
+// Package reach checks whether the hosts of a cluster reach each other's ports. All hosts run Check
+// at the same time. Each listens on its own ports and dials those of the others. An answer has the
+// token of the request, so that another server on the port is detected. It has a payload in
+// full-sized packets, because a path that loses these fails only at the first large answer of an
+// API server.
 package reach
 
 import (
@@ -20,57 +21,60 @@ import (
 type Request struct {
 	// Token is the same on all hosts.
 	Token string `json:"token"`
-	// Listen are the ports that others dial.
+	// Listen are the ports that other hosts dial.
 	Listen []int `json:"listen,omitempty"`
-	// Dial are the host:port of others.
+	// Dial are host:port of other hosts.
 	Dial []string `json:"dial,omitempty"`
-	// Expect is how many dials of others come when all is well, over all ports. With it, the check ends as soon as all have
-	// come and all of its own have succeeded. Zero listens for the whole window.
+	// Expect is the number of dials from other hosts, over all ports. The check ends as soon as all of
+	// them have arrived and all own dials have succeeded. With zero, it listens for the whole window.
 	Expect int `json:"expect,omitempty"`
-	// Window is how long the check takes at most. It must cover that hosts begin at different times.
+	// Window is the maximum duration of the check. It must allow for hosts that begin later.
 	Window time.Duration `json:"window"`
 }
 
-// Result is what is not as it should be; both are in the order of the request.
+// Result lists the problems, in the order of the request. It is empty if there are none.
 type Result struct {
-	// Taken are the ports that cannot be listened on.
+	// Taken are ports on which the host cannot listen.
 	Taken []Port `json:"taken,omitempty"`
-	// Unreached are the addresses that do not answer as they should.
+	// Unreached are addresses without a correct answer.
 	Unreached []Peer `json:"unreached,omitempty"`
 }
 
-// Port that cannot be listened on.
+// Port is a port on which the host cannot listen.
 type Port struct {
 	Port int `json:"port"`
-	// Message says why, as "address already in use".
+	// Message is the reason, such as "address already in use".
 	Message string `json:"message"`
 }
 
-// Peer that was not reached.
+// Peer is an address that was not reached.
 type Peer struct {
 	Address string  `json:"address"`
 	Problem Problem `json:"problem"`
 	Message string  `json:"message"`
 }
 
-// Problem is the kind of what is wrong with a peer.
+// Problem is the kind of a problem with a peer.
 type Problem string
 
-// Problems.
+// Values of Problem.
 const (
-	// ProblemRefused: nothing listens there, because the port is taken or the check did not run, or a firewall rejects.
+	// ProblemRefused: nothing listens there, because the port is taken or the check did not run, or a
+	// firewall rejects the connection.
 	ProblemRefused Problem = "Refused"
-	// ProblemTimeout: nothing answers. A firewall drops, or the host is down.
+	// ProblemTimeout: there is no answer. A firewall drops packets, or the host is down.
 	ProblemTimeout Problem = "Timeout"
-	// ProblemNoRoute: there is no way to the address, or no such name.
+	// ProblemNoRoute: there is no route to the address, or no such name.
 	ProblemNoRoute Problem = "NoRoute"
-	// ProblemStranger: something else answers.
+	// ProblemStranger: another server answers.
 	ProblemStranger Problem = "Stranger"
-	// ProblemLargeLost: a few bytes pass and 64 KiB do not. Something on the path has a smaller MTU than the hosts' links.
+	// ProblemLargeLost: a few bytes pass, but 64 KiB do not. The path has a smaller MTU than the
+	// hosts' interfaces.
 	ProblemLargeLost Problem = "LargeLost"
 )
 
-// Check listens and dials until all is well or the window ends.
+// Check listens and dials until everything has succeeded or the window ends. It returns an error
+// for an invalid request, or if ctx ends.
 func Check(ctx context.Context, r Request) (Result, error) {
 	if err := r.validate(); err != nil {
 		return Result{}, fmt.Errorf("check ports: %w", err)
@@ -136,7 +140,7 @@ func (r Request) validate() error {
 	return errors.Join(errs...)
 }
 
-// cause of an error of the network, without the addresses that are known anyway.
+// cause returns the innermost error of a network error, without the addresses.
 func cause(err error) string {
 	for inner := err; inner != nil; inner = errors.Unwrap(inner) {
 		err = inner

@@ -12,10 +12,11 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// sealFormat is the first line of a definition: the Hash of its unit and the digest of the lines below.
+// sealFormat is the first line of a definition: the Hash of its unit, and the digest of the lines
+// below.
 const sealFormat = "# Written by Orrery; a change is undone. Unit %s, text %s.\n"
 
-// definition is the unit as a file of systemd.
+// definition returns the systemd file of a unit.
 func definition(u plan.Unit) []byte {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -32,7 +33,7 @@ func definition(u plan.Unit) []byte {
 
 	line("\n[Service]")
 	if u.Notify {
-		// What it waits for may take as long as the slowest host; who waits for it has a limit of its own.
+		// Readiness may depend on the slowest host. The caller has a limit of its own.
 		line("Type=notify\nTimeoutStartSec=infinity")
 	} else {
 		line("Type=exec")
@@ -42,7 +43,7 @@ func definition(u plan.Unit) []byte {
 	}
 	words := []string{quote(u.Command[0])}
 	for _, arg := range u.Command[1:] {
-		words = append(words, quote(strings.ReplaceAll(arg, "$", "$$"))) // $NAME is a variable there
+		words = append(words, quote(strings.ReplaceAll(arg, "$", "$$"))) // $NAME would be a variable
 	}
 	line("ExecStart=%s", strings.Join(words, " \\\n  "))
 	line("Restart=always\nRestartSec=1s\nTimeoutStopSec=30s")
@@ -50,7 +51,7 @@ func definition(u plan.Unit) []byte {
 		line("KillMode=%s", u.KillMode)
 	}
 	if u.Delegate {
-		// What it starts is not counted as its own tasks.
+		// Tasks of its children do not count as its own.
 		line("Delegate=yes\nTasksMax=infinity")
 	}
 	if u.LimitNOFILE > 0 {
@@ -65,7 +66,8 @@ func definition(u plan.Unit) []byte {
 
 var sealed = regexp.MustCompile(`^# .* Unit ([0-9a-f]{32}), text ([0-9a-f]{32})\.\n`)
 
-// definitionHash is the Hash of the unit that the file was written for; empty when somebody changed the file.
+// definitionHash returns the Hash of the unit for which a file was written. It is empty if the file
+// was changed.
 func definitionHash(file []byte) string {
 	seal := sealed.FindSubmatch(file)
 	if seal == nil || string(seal[2]) != digest(file[len(seal[0]):]) {
@@ -74,7 +76,8 @@ func definitionHash(file []byte) string {
 	return string(seal[1])
 }
 
-// description in one line. A backslash at its end would continue it.
+// description returns the description in one line, without a backslash at its end, which would
+// continue it.
 func description(u plan.Unit) string {
 	s := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -88,7 +91,7 @@ func description(u plan.Unit) string {
 	return strings.ReplaceAll(s, "%", "%%")
 }
 
-// quote makes one word of s. Words of plain characters stay as they are, for the eyes of who reads the file.
+// quote quotes a word for systemd. A word of plain characters stays as it is, for readability.
 func quote(s string) string {
 	s = strings.ReplaceAll(s, "%", "%%") // %n is a specifier
 	plain := func(r rune) bool {
@@ -109,7 +112,7 @@ func quote(s string) string {
 		case r == '\t':
 			b.WriteString(`\t`)
 		case unicode.IsControl(r) && r < unicode.MaxLatin1:
-			// Those above 0x7f are two bytes in UTF-8.
+			// Characters above 0x7f are two bytes in UTF-8.
 			for _, c := range []byte(string(r)) {
 				b.WriteString(`\x` + strconv.FormatUint(uint64(c)|0x100, 16)[1:])
 			}

@@ -16,12 +16,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Runner runs a command and returns its standard output; the error of a command that ends with another status than 0 has
-// what it said on standard error.
+// Runner runs a command and returns its standard output. If the exit status is not 0, the error
+// contains the standard error.
 type Runner func(ctx context.Context, argv []string) (output string, err error)
 
-// NewSystemd returns the Manager of a host with systemd, whose files are below root. It writes and enables definitions by
-// itself, since that is two files, and leaves the rest to systemctl.
+// NewSystemd returns the Manager for a host with systemd, whose files are below root. It writes and
+// enables definitions itself, which takes two files, and uses systemctl for the rest.
 func NewSystemd(root string, run Runner) Manager {
 	return &systemd{dir: filepath.Join("/", root, "etc/systemd/system"), run: run}
 }
@@ -29,13 +29,13 @@ func NewSystemd(root string, run Runner) Manager {
 type systemd struct {
 	dir string
 	run Runner
-	// stale is set when systemd has not read what is on disk.
+	// stale is set while systemd has not read the files on disk.
 	stale atomic.Bool
 }
 
 func (s *systemd) path(name string) string { return filepath.Join(s.dir, service(name)) }
 
-// link is what `systemctl enable` makes.
+// link returns the path of the link that `systemctl enable` creates.
 func (s *systemd) link(name string) string {
 	return filepath.Join(s.dir, "multi-user.target.wants", service(name))
 }
@@ -64,7 +64,7 @@ func (s *systemd) Observe(ctx context.Context, names []string) (map[string]Statu
 		if now["NeedDaemonReload"] == "yes" {
 			s.stale.Store(true)
 		}
-		// One that is not enabled would not come back after a reboot.
+		// A unit that is not enabled would not start after a reboot.
 		if target, err := os.Readlink(s.link(name)); err == nil && filepath.Base(target) == service(name) {
 			status.DefinitionHash = definitionHash(file)
 		}
@@ -73,10 +73,10 @@ func (s *systemd) Observe(ctx context.Context, names []string) (map[string]Statu
 	return all, nil
 }
 
-// properties of a unit, as systemctl shows them.
+// properties are those that systemctl shows for a unit.
 type properties map[string]string
 
-// show asks for all units at once.
+// show reads all units at once.
 func (s *systemd) show(ctx context.Context, names []string) (map[string]properties, error) {
 	if len(names) == 0 {
 		return map[string]properties{}, nil // without a name it would describe systemd itself
@@ -114,7 +114,7 @@ func (s *systemd) show(ctx context.Context, names []string) (map[string]properti
 
 func (p properties) status() Status {
 	var status Status
-	// Systemd that is too old for one of these leaves it out; a number that is missing is 0.
+	// Old versions of systemd leave out unknown properties. A missing number is 0.
 	status.PID, _ = strconv.Atoi(p["MainPID"])
 	status.Restarts, _ = strconv.Atoi(p["NRestarts"])
 	switch p["ActiveState"] {
@@ -151,7 +151,7 @@ func (s *systemd) Install(_ context.Context, u plan.Unit) error {
 	return nil
 }
 
-// reload makes systemd read the definitions, if it has not since they changed.
+// reload makes systemd read the definitions, if they have changed.
 func (s *systemd) reload(ctx context.Context) error {
 	if !s.stale.Swap(false) {
 		return nil
@@ -163,11 +163,11 @@ func (s *systemd) reload(ctx context.Context) error {
 	return nil
 }
 
-// restartPoll is how often a restart is looked after.
+// restartPoll is the interval of checks during a restart.
 const restartPoll = 50 * time.Millisecond
 
-// Restart implements Manager. It does not wait until a unit that notifies is ready, because etcd is ready only when the
-// other hosts have theirs; it waits until this is another invocation than before.
+// Restart implements Manager. It waits for a new invocation of the unit. It does not wait until the
+// unit notifies that it is ready, because etcd is ready only when other hosts have started theirs.
 func (s *systemd) Restart(ctx context.Context, name string) error {
 	if err := s.reload(ctx); err != nil {
 		return fmt.Errorf("restart unit %s: %w", name, err)
@@ -213,7 +213,7 @@ func (s *systemd) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("remove unit %s: %w", name, err)
 	}
-	// Systemd knows it when its file is there, and as long as it runs.
+	// systemd knows a unit while its file exists or it runs.
 	if shown[name]["LoadState"] != "not-found" || shown[name]["ActiveState"] != "inactive" {
 		if _, err := s.run(ctx, []string{"systemctl", "stop", "--", service(name)}); err != nil {
 			return fmt.Errorf("remove unit %s: %w", name, err)
@@ -222,7 +222,7 @@ func (s *systemd) Remove(ctx context.Context, name string) error {
 			return fmt.Errorf("remove unit %s: %w", name, err)
 		}
 	}
-	if shown[name]["ActiveState"] == "failed" { // it would be remembered without its file
+	if shown[name]["ActiveState"] == "failed" { // systemd would remember it without its file
 		if _, err := s.run(ctx, []string{"systemctl", "reset-failed", "--", service(name)}); err != nil {
 			return fmt.Errorf("remove unit %s: %w", name, err)
 		}

@@ -21,39 +21,41 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Manager keeps units running. A name is that of a plan.Unit.
+// Manager manages systemd units. A name is that of a plan.Unit.
 type Manager interface {
-	// Observe says how the named units are. It changes and starts nothing.
+	// Observe returns the status of the named units. It changes nothing.
 	Observe(ctx context.Context, names []string) (map[string]Status, error)
-	// Install puts the definition on disk, so that the unit is started with the others. It does not start it.
+	// Install writes the definition and enables the unit, so that it starts at boot. It does not start
+	// the unit.
 	Install(ctx context.Context, u plan.Unit) error
-	// Restart makes the installed definition run: it ends the process, if it runs, and starts it. When it returns the old
-	// process is gone and the new one was started, which says nothing about its being ready.
+	// Restart stops the process, if it runs, and starts the installed definition. When it returns, the
+	// old process is gone and the new one has started, but may not be ready.
 	Restart(ctx context.Context, name string) error
 	// Reload sends SIGHUP to the main process.
 	Reload(ctx context.Context, name string) error
-	// Remove ends the process and removes all that was installed. What is not there needs no removal.
+	// Remove stops the process and removes all installed files. It ignores a missing unit.
 	Remove(ctx context.Context, name string) error
-	// Log returns the last lines that the process wrote; none if it never ran.
+	// Log returns the last lines that the process wrote. It is empty if the process never ran.
 	Log(ctx context.Context, name string, lines int) (string, error)
 }
 
-// Status is how a unit is.
+// Status is the state of a unit.
 type Status struct {
-	// Installed is true when there is a definition, if only a damaged one.
+	// Installed is true if there is a definition, even a damaged one.
 	Installed bool `json:"installed"`
-	// DefinitionHash is Hash of the unit that was installed; empty when what is on disk is not that any more.
+	// DefinitionHash is the Hash of the installed unit. It is empty if the files on disk are
+	// different.
 	DefinitionHash string `json:"definitionHash,omitempty"`
-	// Running is true while there is a main process, which PID names.
+	// Running is true while there is a main process. PID is its process ID.
 	Running bool `json:"running"`
 	PID     int  `json:"pid,omitempty"`
-	// Restarts counts the starts that nobody asked for.
+	// Restarts counts automatic restarts.
 	Restarts int `json:"restarts,omitempty"`
-	// Detail says why it does not run.
+	// Detail is the reason why the unit does not run.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Hash of a unit. It changes when anything about the unit does, its InputHash too.
+// Hash returns a hash of all fields of a unit, including InputHash.
 func Hash(u plan.Unit) string {
 	content, err := json.Marshal(u)
 	if err != nil { // a Unit is plain data
@@ -67,7 +69,7 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// checkName keeps a name from being a path, or an option of a command.
+// checkName returns an error for names that could be paths or options.
 func checkName(name string) error {
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return fmt.Errorf("name of unit %q: %s", name, strings.Join(problems, "; "))
@@ -77,7 +79,7 @@ func checkName(name string) error {
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// check refuses what one of the managers could not run as it is written. Values are not in the errors: they may be
+// check refuses units that systemd could not run as written. Errors contain no values, which may be
 // secret.
 func check(u plan.Unit) error {
 	errs := []error{checkName(u.Name)}
@@ -112,7 +114,7 @@ func check(u plan.Unit) error {
 
 func unspeakable(r rune) bool { return unicode.IsControl(r) }
 
-// write replaces a definition, and makes its directory if need be.
+// write replaces a definition, and creates its directory if needed.
 func write(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as such directories are on any host
 		return fmt.Errorf("write file: %w", err)
