@@ -75,8 +75,8 @@ func TestAgentOfNewerOrrery(t *testing.T) {
 	l.untouched(before, "h-1", "h-2")
 }
 
-// TestAgentUpgraded: after another version of the agent was brought, no load balancer runs that is the earlier one. The plan
-// says so, and no other thing is disturbed.
+// TestAgentUpgraded: after another version of the agent was brought, no load balancer runs that is
+// the earlier one. The plan says so, and no other thing is disturbed.
 func TestAgentUpgraded(t *testing.T) {
 	l := built(t, 2, 1)
 	restarts := func() []string {

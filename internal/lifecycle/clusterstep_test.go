@@ -136,7 +136,8 @@ func (r *run) stateOf(id string) lifecyclev1alpha1.StepState {
 	return ""
 }
 
-// TestCordonStep: a cordon is done once, is marked as ours, and an administrator's is neither taken over nor taken back.
+// TestCordonStep: a cordon is done once, is marked as ours, and an administrator's is neither taken
+// over nor taken back.
 func TestCordonStep(t *testing.T) {
 	type node struct{ Unschedulable, Ours bool }
 	const cordon, uncordon = `{"spec":{"unschedulable":true}}`, `{"spec":{"unschedulable":null}}`
@@ -227,7 +228,8 @@ func TestDrainStep(t *testing.T) {
 	}
 }
 
-// TestDrainFails: where a budget forbids a drain the cordon is taken back, unless it is an administrator's.
+// TestDrainFails: where a budget forbids a drain the cordon is taken back, unless it is an
+// administrator's.
 func TestDrainFails(t *testing.T) {
 	for name, admin := range map[string]bool{"Ours": false, "Administrators": true} {
 		t.Run(name, func(t *testing.T) {

@@ -36,8 +36,9 @@ func (l *lab) cordoned() []string {
 	return names
 }
 
-// TestLeftCordoned: a node that a run has cordoned and did not come to uncordon is in the plan and its hash, and is uncordoned by the
-// next run although its host has nothing to do; one that an administrator cordoned stays so.
+// TestLeftCordoned: a node that a run has cordoned and did not come to uncordon is in the plan and
+// its hash, and is uncordoned by the next run although its host has nothing to do; one that an
+// administrator cordoned stays so.
 func TestLeftCordoned(t *testing.T) {
 	l := built(t, 4, 1)
 	_, before, err := l.engine.Plan(t.Context(), l.spec)

@@ -43,7 +43,8 @@ func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
 const version = "v1.36.3"
 
-// lab is an engine with simulated hosts and a real API server, which stands for that of the cluster.
+// lab is an engine with simulated hosts and a real API server, which stands for that of the
+// cluster.
 type lab struct {
 	t      testing.TB
 	engine *lifecycle.Engine
@@ -163,7 +164,8 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 	return l
 }
 
-// isUp reports whether a host runs an API server. As long as none does, that of the cluster does not answer.
+// isUp reports whether a host runs an API server. As long as none does, that of the cluster does
+// not answer.
 func (l *lab) isUp(ctx context.Context) bool {
 	return slices.ContainsFunc(l.spec.Hosts, func(h clusterv1alpha1.Host) bool { return l.runs(ctx, h.Name, "orrery-kube-apiserver") })
 }
@@ -207,8 +209,8 @@ func (l *lab) register(name string, req node.Request) {
 	}
 }
 
-// control does what the controllers would: workloads become available. It follows the API server: to ask it twenty times a second
-// took more of the processors than all of the tests.
+// control does what the controllers would: workloads become available. It follows the API server:
+// to ask it twenty times a second took more of the processors than all of the tests.
 func (l *lab) control(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(l.cs, 0)
 	deployments, sets, nodes := factory.Apps().V1().Deployments(), factory.Apps().V1().DaemonSets(), factory.Core().V1().Nodes()
@@ -235,7 +237,8 @@ func (l *lab) control(ctx context.Context) {
 			return
 		case <-changed:
 		}
-		// What is written fails where somebody else has written meanwhile. It is tried again when that is seen.
+		// What is written fails where somebody else has written meanwhile. It is tried again when that is
+		// seen.
 		for _, d := range listed(deployments.Lister()) {
 			if d.Status.ObservedGeneration == d.Generation {
 				continue
@@ -365,7 +368,8 @@ func (l *lab) resume(name string) error {
 	return l.engine.Run(l.t.Context(), op, nil)
 }
 
-// kubelets that run make their nodes, whatever became of the run that had them started: it may have been cut off before the agent said so.
+// kubelets that run make their nodes, whatever became of the run that had them started: it may have
+// been cut off before the agent said so.
 func (l *lab) kubelets() {
 	for _, h := range l.spec.Hosts {
 		if l.runs(l.t.Context(), h.Name, "orrery-kubelet") {

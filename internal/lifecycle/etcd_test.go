@@ -31,8 +31,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// etcds runs the etcd of each host of a lab for real, as a process of this machine: with the command and the keys that the
-// agent gave the host. What hosts send to each other's addresses goes through a proxy to where it listens.
+// etcds runs the etcd of each host of a lab for real, as a process of this machine: with the
+// command and the keys that the agent gave the host. What hosts send to each other's addresses goes
+// through a proxy to where it listens.
 type etcds struct {
 	l     *lab
 	proxy string
@@ -134,8 +135,9 @@ func (e *etcds) forward(w http.ResponseWriter, r *http.Request) {
 	io.Copy(here, bufio.NewReader(there))
 }
 
-// start does what the manager of units would: it runs the etcd of a host, or restarts it if its unit is another. It waits until
-// the member has a vote and answers, or has ended: that is what the probe of the stage would wait for.
+// start does what the manager of units would: it runs the etcd of a host, or restarts it if its
+// unit is another. It waits until the member has a vote and answers, or has ended: that is what the
+// probe of the stage would wait for.
 func (e *etcds) start(name string, unit plan.Unit) {
 	old := e.member(name)
 	if old != nil && old.runs() && jsonOf(e.l.t, old.unit) == jsonOf(e.l.t, unit) {

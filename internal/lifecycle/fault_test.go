@@ -18,7 +18,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// like returns a lab of the same size whose cluster has the same keys, so that what is on its hosts can be compared.
+// like returns a lab of the same size whose cluster has the same keys, so that what is on its hosts
+// can be compared.
 func (l *lab) like(t *testing.T, n, controlPlanes int) *lab {
 	t.Helper()
 	other := newLab(t, n, controlPlanes)

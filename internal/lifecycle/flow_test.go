@@ -269,7 +269,8 @@ func TestFenced(t *testing.T) {
 	l.untouched(before, "h-1")
 }
 
-// TestDrift: what was changed on a host behind our back is repaired, and nothing else is done anywhere.
+// TestDrift: what was changed on a host behind our back is repaired, and nothing else is done
+// anywhere.
 func TestDrift(t *testing.T) {
 	l := built(t, 2, 1)
 	before := l.trees()
@@ -333,8 +334,8 @@ func (r *rolling) end(name string) {
 	r.active = slices.DeleteFunc(r.active, func(n string) bool { return n == name })
 }
 
-// TestRolling: what restarts something is done on one control plane after the other, and then on as many workers at a time
-// as is allowed.
+// TestRolling: what restarts something is done on one control plane after the other, and then on as
+// many workers at a time as is allowed.
 func TestRolling(t *testing.T) {
 	l := built(t, 5, 2+1)
 	l.spec.RoleGroups["worker"] = []string{"h-[4:5]"}

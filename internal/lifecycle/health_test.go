@@ -22,7 +22,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// withRealEtcd is a lab with a cluster of control planes, and workers if there are more hosts, whose etcd is real.
+// withRealEtcd is a lab with a cluster of control planes, and workers if there are more hosts,
+// whose etcd is real.
 func withRealEtcd(t *testing.T, n, controlPlanes int) (*lab, *etcds) {
 	t.Helper()
 	l := newLab(t, n, controlPlanes)
@@ -108,8 +109,8 @@ func (l *lab) changed() func() []string {
 	}
 }
 
-// TestQuorumIsKept: a run that would cost the quorum of etcd, or the last API server, is refused before anything is changed, and
-// what costs neither goes on.
+// TestQuorumIsKept: a run that would cost the quorum of etcd, or the last API server, is refused
+// before anything is changed, and what costs neither goes on.
 func TestQuorumIsKept(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	before, pids := l.trees(), e.pids()
@@ -208,8 +209,8 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestBadArgumentCostsOneMember: an argument that etcd does not take costs one member. The run stops there, and the corrected
-// spec brings it back.
+// TestBadArgumentCostsOneMember: an argument that etcd does not take costs one member. The run
+// stops there, and the corrected spec brings it back.
 func TestBadArgumentCostsOneMember(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	pids := e.pids()
@@ -230,7 +231,8 @@ func TestBadArgumentCostsOneMember(t *testing.T) {
 	e.wantMembers("h-1", "h-1", "h-2", "h-3")
 }
 
-// TestFailedStepStopsThere: a step that fails on a control plane leaves the others as they are, and the error says the way out.
+// TestFailedStepStopsThere: a step that fails on a control plane leaves the others as they are, and
+// the error says the way out.
 func TestFailedStepStopsThere(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	pids := e.pids()
@@ -255,7 +257,8 @@ func TestFailedStepStopsThere(t *testing.T) {
 	}
 }
 
-// TestMends: what is down has nothing to lose, and is mended before anything that stands is disturbed.
+// TestMends: what is down has nothing to lose, and is mended before anything that stands is
+// disturbed.
 func TestMends(t *testing.T) {
 	t.Run("StoppedMember", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
@@ -287,7 +290,8 @@ func TestMends(t *testing.T) {
 	})
 }
 
-// TestPoweredOffAfterItGrew: members that joined one after another are started together when all are down.
+// TestPoweredOffAfterItGrew: members that joined one after another are started together when all
+// are down.
 func TestPoweredOffAfterItGrew(t *testing.T) {
 	l, e := withRealEtcd(t, 1, 1)
 	l.spec = l.planes("h-1", "h-2", "h-3")
@@ -323,7 +327,8 @@ func TestOneControlPlaneHasNoSpare(t *testing.T) {
 	}
 }
 
-// TestJoinsEtcd: new control planes join as learners and get a vote; a join that broke off is finished by the resumed run.
+// TestJoinsEtcd: new control planes join as learners and get a vote; a join that broke off is
+// finished by the resumed run.
 func TestJoinsEtcd(t *testing.T) {
 	l, e := withRealEtcd(t, 1, 1)
 	grown := l.planes("h-1", "h-2", "h-3")
@@ -354,7 +359,8 @@ func TestJoinsEtcd(t *testing.T) {
 	e.wantMembers("h-3", "h-1", "h-2", "h-3")
 }
 
-// TestLeavesEtcd: members are taken out as long as those that stay have a quorum, the dead before the living.
+// TestLeavesEtcd: members are taken out as long as those that stay have a quorum, the dead before
+// the living.
 func TestLeavesEtcd(t *testing.T) {
 	t.Run("TheDead", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
@@ -388,7 +394,8 @@ func TestLeavesEtcd(t *testing.T) {
 		l.must(lifecyclev1alpha1.ActionDeleteNode, l.planes("h-1", "h-2", "h-5"), hosts("h-3", "h-4"), forget)
 		e.wantMembers("h-1", "h-1", "h-2", "h-5")
 	})
-	// The others wait for a change that costs the quorum as long as the dead member is there, and when it has gone.
+	// The others wait for a change that costs the quorum as long as the dead member is there, and when
+	// it has gone.
 	t.Run("TheDeadWhileOthersWait", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
 		e.stop("h-3")

@@ -62,8 +62,9 @@ func (e everything) List(ctx context.Context, list client.ObjectList, _ ...clien
 	return e.Client.List(ctx, list)
 }
 
-// TestManyHostsOnHub: a hub's run over many hosts is killed in the middle, by what it kept the next server knows what was done, does not
-// believe it, and in the end every step that it did is in a slice, and the Operation is small.
+// TestManyHostsOnHub: a hub's run over many hosts is killed in the middle, by what it kept the next
+// server knows what was done, does not believe it, and in the end every step that it did is in a
+// slice, and the Operation is small.
 func TestManyHostsOnHub(t *testing.T) {
 	const n = 60
 	l := newLab(t, n, 1)
@@ -84,7 +85,8 @@ func TestManyHostsOnHub(t *testing.T) {
 		p.end()
 		return op, err
 	}
-	// The record is written in the background, for the first time after a moment: without it there is nothing to go on from.
+	// The record is written in the background, for the first time after a moment: without it there is
+	// nothing to go on from.
 	_, err := run(server("one"), func(step string) bool {
 		if step != "h-30 kubelet/unit" {
 			return false
@@ -168,7 +170,8 @@ func TestManyHostsOnHub(t *testing.T) {
 	}
 }
 
-// TestReadBeforeLock: a run that was read before another process ran it is not run, and nothing of the record is overwritten.
+// TestReadBeforeLock: a run that was read before another process ran it is not run, and nothing of
+// the record is overwritten.
 func TestReadBeforeLock(t *testing.T) {
 	l := newLab(t, 1, 1)
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}}

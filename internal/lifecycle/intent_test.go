@@ -65,8 +65,8 @@ func namesOf(hosts []clusterv1alpha1.Host) []string {
 	return names
 }
 
-// beginAgain makes the record of a run what it was when the run was killed right after it began: without its hash, if an
-// earlier version of Orrery wrote it.
+// beginAgain makes the record of a run what it was when the run was killed right after it began:
+// without its hash, if an earlier version of Orrery wrote it.
 func (l *lab) beginAgain(op *lifecyclev1alpha1.Operation, hash string) {
 	l.t.Helper()
 	op.Status = lifecyclev1alpha1.OperationStatus{Attempt: 1, Phase: lifecyclev1alpha1.PhaseRunning, SpecHash: hash}
@@ -75,8 +75,8 @@ func (l *lab) beginAgain(op *lifecyclev1alpha1.Operation, hash string) {
 	}
 }
 
-// TestResumeDeleteNode: a delete-node that failed because its host did not answer takes that host out when it is resumed, and
-// nothing of the run before it comes back.
+// TestResumeDeleteNode: a delete-node that failed because its host did not answer takes that host
+// out when it is resumed, and nothing of the run before it comes back.
 func TestResumeDeleteNode(t *testing.T) {
 	l := built(t, 3, 1)
 	rest, gone := l.without()
@@ -98,7 +98,8 @@ func TestResumeDeleteNode(t *testing.T) {
 	}
 }
 
-// TestResumeTakesItsOwnSpec: whatever the state keeps, a resumed run does what it was started with, or nothing.
+// TestResumeTakesItsOwnSpec: whatever the state keeps, a resumed run does what it was started with,
+// or nothing.
 func TestResumeTakesItsOwnSpec(t *testing.T) {
 	for name, tc := range map[string]struct {
 		keep  func(l *lab, state *lifecycle.State, op string)

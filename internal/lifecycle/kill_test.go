@@ -21,11 +21,12 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// errKilled is what a process that was killed sees of the world, which sees nothing of the process any more.
+// errKilled is what a process that was killed sees of the world, which sees nothing of the process
+// any more.
 var errKilled = errors.New("the process was killed")
 
-// process is a process that runs the engine, and can be killed: from then on nothing reaches its store, the hosts, or an
-// API server.
+// process is a process that runs the engine, and can be killed: from then on nothing reaches its
+// store, the hosts, or an API server.
 type process struct {
 	killed atomic.Bool
 

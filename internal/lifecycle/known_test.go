@@ -18,7 +18,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestStateOfEarlierVersion: what an earlier version kept of a host that a run had begun to add is read.
+// TestStateOfEarlierVersion: what an earlier version kept of a host that a run had begun to add is
+// read.
 func TestStateOfEarlierVersion(t *testing.T) {
 	store := lifecycle.Files(t.TempDir())
 	if err := os.MkdirAll(store.Path("oak"), 0o700); err != nil {
@@ -74,7 +75,8 @@ func (l *lab) gone(names ...string) {
 	}
 }
 
-// TestHalfAddedIsKnown: a host that was only half added is known, whatever is run after that, until it is undone.
+// TestHalfAddedIsKnown: a host that was only half added is known, whatever is run after that, until
+// it is undone.
 func TestHalfAddedIsKnown(t *testing.T) {
 	l := built(t, 3, 1)
 	grown := l.grown()
@@ -119,8 +121,8 @@ func TestLostHosts(t *testing.T) {
 	}
 }
 
-// begunCreate is a lab of four hosts, with a cluster of three control planes whose creation broke off on h-3 after the etcd of
-// the others had started.
+// begunCreate is a lab of four hosts, with a cluster of three control planes whose creation broke
+// off on h-3 after the etcd of the others had started.
 func begunCreate(t *testing.T) (l *lab, first *clusterv1alpha1.Provision) {
 	t.Helper()
 	l = newLab(t, 4, 3)
@@ -158,7 +160,8 @@ func begunCreate(t *testing.T) (l *lab, first *clusterv1alpha1.Provision) {
 	return l, first
 }
 
-// TestReplacedInTheFirstCreate: a first create that has begun is finished on its hosts, or undone on all of them.
+// TestReplacedInTheFirstCreate: a first create that has begun is finished on its hosts, or undone
+// on all of them.
 func TestReplacedInTheFirstCreate(t *testing.T) {
 	controlPlanes := func(spec *clusterv1alpha1.Provision, names ...string) {
 		spec.RoleGroups = map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{clusterv1alpha1.RoleControlPlane: names}
@@ -227,8 +230,9 @@ func TestReplacedInTheFirstCreate(t *testing.T) {
 	})
 }
 
-// TestAnotherMemberHasBegunToJoin: no member is added to etcd while there is one, of which the spec says nothing, that an
-// unfinished run has begun to add: etcd would refuse the members that it is told.
+// TestAnotherMemberHasBegunToJoin: no member is added to etcd while there is one, of which the spec
+// says nothing, that an unfinished run has begun to add: etcd would refuse the members that it is
+// told.
 func TestAnotherMemberHasBegunToJoin(t *testing.T) {
 	l := built(t, 1, 1)
 	with := func(names ...string) *clusterv1alpha1.Provision {

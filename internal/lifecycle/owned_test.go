@@ -19,7 +19,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestStrangersStay: what others put on a host after a cluster was built there stays when that is deleted, and nothing else.
+// TestStrangersStay: what others put on a host after a cluster was built there stays when that is
+// deleted, and nothing else.
 func TestStrangersStay(t *testing.T) {
 	for name, files := range map[string][]string{
 		"NetworkNamespace": {"/run/netns/mine"},

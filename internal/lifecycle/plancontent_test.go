@@ -42,8 +42,9 @@ func aChart(t *testing.T, dir, version, value string) string {
 	return dir
 }
 
-// TestPlanCoversObjects: what objects are made from is part of a plan's hash: a run with the hash of a plan does nothing if an add-on,
-// a manifest, a chart or its values have changed since. A chart that is rendered otherwise each time has one hash.
+// TestPlanCoversObjects: what objects are made from is part of a plan's hash: a run with the hash
+// of a plan does nothing if an add-on, a manifest, a chart or its values have changed since. A
+// chart that is rendered otherwise each time has one hash.
 func TestPlanCoversObjects(t *testing.T) {
 	l := built(t, 1, 1)
 	l.engine.Local = true
@@ -133,7 +134,8 @@ func TestPlanCoversObjects(t *testing.T) {
 	})
 }
 
-// TestPlanListsContent: a plan lists all that comes from elsewhere: release files, what objects are made from, and images.
+// TestPlanListsContent: a plan lists all that comes from elsewhere: release files, what objects are
+// made from, and images.
 func TestPlanListsContent(t *testing.T) {
 	l := newLab(t, 2, 1)
 	l.engine.Local = true

@@ -54,8 +54,9 @@ func stepStates(op *lifecyclev1alpha1.Operation) []string {
 	return states
 }
 
-// TestPlanOfDeleteNode: taking hosts out has a plan, with what is done to the cluster and what is undone, which is done by its hash or
-// not at all; a run that ended on its way finds out from the cluster what is left to do.
+// TestPlanOfDeleteNode: taking hosts out has a plan, with what is done to the cluster and what is
+// undone, which is done by its hash or not at all; a run that ended on its way finds out from the
+// cluster what is left to do.
 func TestPlanOfDeleteNode(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	rest := l.planes("h-1", "h-2")
@@ -116,7 +117,8 @@ func TestPlanOfDeleteNode(t *testing.T) {
 	}
 }
 
-// TestPlanOfDelete: undoing a cluster has a plan: all that is undone on its hosts, and what that costs.
+// TestPlanOfDelete: undoing a cluster has a plan: all that is undone on its hosts, and what that
+// costs.
 func TestPlanOfDelete(t *testing.T) {
 	l := built(t, 2, 1)
 	changes := l.planFor(lifecyclev1alpha1.ActionDelete, l.spec)
@@ -156,7 +158,8 @@ func TestPlanOfDelete(t *testing.T) {
 	}
 }
 
-// TestPlanOfAddNode: a control plane that is added has its member of etcd in the plan; a join that broke off is found by asking etcd.
+// TestPlanOfAddNode: a control plane that is added has its member of etcd in the plan; a join that
+// broke off is found by asking etcd.
 func TestPlanOfAddNode(t *testing.T) {
 	l, e := withRealEtcd(t, 1, 1)
 	grown := l.planes("h-1", "h-2", "h-3")
@@ -190,8 +193,8 @@ func TestPlanOfAddNode(t *testing.T) {
 	e.wantMembers("h-3", "h-1", "h-2", "h-3")
 }
 
-// TestNoNodeAnyMore: a host that keeps etcd and is no worker any more is drained before its kubelet goes, and its Node goes with it. A run
-// that breaks off there is resumed.
+// TestNoNodeAnyMore: a host that keeps etcd and is no worker any more is drained before its kubelet
+// goes, and its Node goes with it. A run that breaks off there is resumed.
 func TestNoNodeAnyMore(t *testing.T) {
 	l := newLab(t, 4, 1)
 	l.spec.RoleGroups[clusterv1alpha1.RoleEtcd] = clusterv1alpha1.HostNames{"h-[1:3]"}

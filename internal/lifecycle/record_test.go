@@ -11,7 +11,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestTold: of a plan that is longer than an Operation may be, what is not told is counted, and each host is named.
+// TestTold: of a plan that is longer than an Operation may be, what is not told is counted, and
+// each host is named.
 func TestTold(t *testing.T) {
 	c := &plan.Changes{}
 	const hosts, each, many = 50, 40, maxPlanned + 10
@@ -38,7 +39,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestWaits: what waits ends when its Operation is paused, and of what waits no more nothing is kept.
+// TestWaits: what waits ends when its Operation is paused, and of what waits no more nothing is
+// kept.
 func TestWaits(t *testing.T) {
 	files := Files(t.TempDir())
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionApply}}

@@ -50,7 +50,8 @@ func (l *lab) maxPods(n int32) *clusterv1alpha1.Provision {
 	return spec
 }
 
-// TestUnreachable: a host that is part of the cluster and does not answer is unknown. It stays in the cluster and as it is.
+// TestUnreachable: a host that is part of the cluster and does not answer is unknown. It stays in
+// the cluster and as it is.
 func TestUnreachable(t *testing.T) {
 	l := built(t, 3, 1)
 	before := l.trees()
@@ -88,7 +89,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestUnreachableNew: hosts that are to become part of a cluster have to be there before anything is done.
+// TestUnreachableNew: hosts that are to become part of a cluster have to be there before anything
+// is done.
 func TestUnreachableNew(t *testing.T) {
 	l := newLab(t, 3, 1)
 	l.unreachable("h-2")
@@ -101,7 +103,8 @@ func TestUnreachableNew(t *testing.T) {
 	}
 }
 
-// TestPreflight: what stands in the way is said with the host and the way out, and nothing is done on any host.
+// TestPreflight: what stands in the way is said with the host and the way out, and nothing is done
+// on any host.
 func TestPreflight(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set  func(*hosttest.Fleet)
@@ -206,7 +209,8 @@ func TestDeleteNode(t *testing.T) {
 	}
 }
 
-// TestDeleteNodeWhileAnotherIsAway: a host that stays and does not answer is left as it is, and the record says so.
+// TestDeleteNodeWhileAnotherIsAway: a host that stays and does not answer is left as it is, and the
+// record says so.
 func TestDeleteNodeWhileAnotherIsAway(t *testing.T) {
 	l := built(t, 3, 1)
 	before := l.trees()
@@ -293,8 +297,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestAllProblemsAtOnce: whatever is wrong with hosts is said in one report: hosts that are away, that refuse the login, and on which
-// something stands in the way.
+// TestAllProblemsAtOnce: whatever is wrong with hosts is said in one report: hosts that are away,
+// that refuse the login, and on which something stands in the way.
 func TestAllProblemsAtOnce(t *testing.T) {
 	l := newLab(t, 6, 1)
 	l.fleet.Facts = map[string]map[string]string{"h-4": {"uid": "1000"}, "h-5": {"df": "/dev/vda1 104857600 104756224 102400 99% /"}}

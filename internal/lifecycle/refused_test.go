@@ -19,7 +19,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
-// wantRefused checks that a run ended with an error that says all of this, and that its record says the same.
+// wantRefused checks that a run ended with an error that says all of this, and that its record says
+// the same.
 func (l *lab) wantRefused(op *lifecyclev1alpha1.Operation, err error, says ...string) {
 	l.t.Helper()
 	if err == nil {
@@ -39,8 +40,8 @@ func (l *lab) wantRefused(op *lifecyclev1alpha1.Operation, err error, says ...st
 	}
 }
 
-// TestRefusedByFacts creates a cluster on hosts of which one is unfit: the message names it and the way out, and no host is
-// asked for more than its facts.
+// TestRefusedByFacts creates a cluster on hosts of which one is unfit: the message names it and the
+// way out, and no host is asked for more than its facts.
 func TestRefusedByFacts(t *testing.T) {
 	cases := map[string]struct {
 		facts map[string]string // of h-2
@@ -81,7 +82,8 @@ func TestRefusedByFacts(t *testing.T) {
 	}
 }
 
-// TestRefusedChanges asks a cluster for what it cannot become. No host is asked for more than its facts.
+// TestRefusedChanges asks a cluster for what it cannot become. No host is asked for more than its
+// facts.
 func TestRefusedChanges(t *testing.T) {
 	l := newLab(t, 3, 1)
 	if _, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec); err != nil {
@@ -159,8 +161,8 @@ func TestRefusedChanges(t *testing.T) {
 	}
 }
 
-// TestUnreachableIsUnknown applies to a cluster of which a host does not answer: it stays part of it, and what it is to be is
-// done when it is back.
+// TestUnreachableIsUnknown applies to a cluster of which a host does not answer: it stays part of
+// it, and what it is to be is done when it is back.
 func TestUnreachableIsUnknown(t *testing.T) {
 	l := newLab(t, 3, 1)
 	if _, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec); err != nil {
@@ -193,8 +195,8 @@ func TestUnreachableIsUnknown(t *testing.T) {
 	}
 }
 
-// TestTwoRunsOnOneHost breaks a run off while it has hosts, and has somebody else start one from a copy of the state: it is
-// told whose the hosts are. So is who builds another cluster of them.
+// TestTwoRunsOnOneHost breaks a run off while it has hosts, and has somebody else start one from a
+// copy of the state: it is told whose the hosts are. So is who builds another cluster of them.
 func TestTwoRunsOnOneHost(t *testing.T) {
 	l := newLab(t, 1, 1)
 	applies := 0
@@ -242,7 +244,8 @@ func TestTwoRunsOnOneHost(t *testing.T) {
 	}
 }
 
-// TestHalfWrittenFile leaves of a file on a host what a power loss can: the plan shows it, and apply writes it again.
+// TestHalfWrittenFile leaves of a file on a host what a power loss can: the plan shows it, and
+// apply writes it again.
 func TestHalfWrittenFile(t *testing.T) {
 	l := newLab(t, 1, 1)
 	if _, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec); err != nil {

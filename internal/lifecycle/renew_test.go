@@ -176,7 +176,8 @@ func (l *lab) idle() {
 	}
 }
 
-// TestApplyRenews: an apply renews what is due, and what has ended, with no more than restarts. Plans of it are one plan.
+// TestApplyRenews: an apply renews what is due, and what has ended, with no more than restarts.
+// Plans of it are one plan.
 func TestApplyRenews(t *testing.T) {
 	for name, passed := range map[string]time.Duration{"InTheWindow": soon, "AllHaveEnded": late} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +218,8 @@ func TestApplyRenews(t *testing.T) {
 	}
 }
 
-// TestRenewalBeforeResume: a run that failed renews before it goes on, and what it was to do is not lost.
+// TestRenewalBeforeResume: a run that failed renews before it goes on, and what it was to do is not
+// lost.
 func TestRenewalBeforeResume(t *testing.T) {
 	l := built(t, 4, 3)
 	l.fleet.Fault = func(name, command string) error {
@@ -237,7 +239,8 @@ func TestRenewalBeforeResume(t *testing.T) {
 	if files := slices.Sorted(slices.Values(then[:4])); !slices.Equal(files, renewal.files) {
 		t.Errorf("it began with %q, want the files with certificates", files)
 	}
-	// The kubelets of h-2 and later are to be restarted for their configuration anyway; that is not done twice.
+	// The kubelets of h-2 and later are to be restarted for their configuration anyway; that is not
+	// done twice.
 	for _, host := range []string{"h-1", "h-2", "h-3", "h-4"} {
 		kubelet := 0
 		for _, act := range then {
@@ -255,7 +258,8 @@ func TestRenewalBeforeResume(t *testing.T) {
 	l.idle()
 }
 
-// TestRenewCertificates: renewing is all that such an Operation does. A run that failed before it can be resumed after it.
+// TestRenewCertificates: renewing is all that such an Operation does. A run that failed before it
+// can be resumed after it.
 func TestRenewCertificates(t *testing.T) {
 	l := built(t, 4, 3)
 	l.fleet.Fault = func(name, command string) error {
@@ -368,7 +372,8 @@ func TestDeleteNodeRenewsFirst(t *testing.T) {
 	l.idle()
 }
 
-// TestRenewalIsResumed kills a renewal at some of its requests; who goes on uses the certificates that were minted.
+// TestRenewalIsResumed kills a renewal at some of its requests; who goes on uses the certificates
+// that were minted.
 func TestRenewalIsResumed(t *testing.T) {
 	for _, n := range []int{1, 4, 5, 7, 11, 14} {
 		l := built(t, 4, 3)

@@ -75,8 +75,8 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 	return group.Wait()
 }
 
-// undoable returns an error for hosts that were changed and have lost their record. Without the
-// record nobody can tell our files from the user's.
+// undoable returns an error for hosts that were changed and have lost their record. Without a
+// record our files cannot be distinguished from the user's.
 func (r *run) undoable(names []string) error {
 	if r.op.Spec.Forgets() {
 		return nil

@@ -73,8 +73,8 @@ func TestAgentGone(t *testing.T) {
 	})
 }
 
-// TestRecordGone: a host that lost the record of what was done on it is not called clean while something is left, and the
-// keys of the cluster stay.
+// TestRecordGone: a host that lost the record of what was done on it is not called clean while
+// something is left, and the keys of the cluster stay.
 func TestRecordGone(t *testing.T) {
 	lost := func(t *testing.T) *lab {
 		t.Helper()

@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
 
-// TestComponentsInWaves: of a change of API servers and kubelets, all API servers are changed before any kubelet.
+// TestComponentsInWaves: of a change of API servers and kubelets, all API servers are changed
+// before any kubelet.
 func TestComponentsInWaves(t *testing.T) {
 	l := built(t, 4, 3)
 	var mu sync.Mutex
@@ -83,7 +84,8 @@ func TestHaltAfter(t *testing.T) {
 	}
 }
 
-// TestPauseBetween: between waves that disturb something is a pause, which ends at once when the run is canceled.
+// TestPauseBetween: between waves that disturb something is a pause, which ends at once when the
+// run is canceled.
 func TestPauseBetween(t *testing.T) {
 	l := built(t, 3, 1)
 	paused := func(d time.Duration) func(*lifecyclev1alpha1.OperationSpec) {

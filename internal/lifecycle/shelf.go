@@ -61,7 +61,7 @@ type storedHost struct {
 	named   bool // the saved state lists the host
 }
 
-// LoadState reads the state of a cluster from a shelf. It returns nil without an error if there is
+// LoadState reads the state of a cluster from a Shelf. It returns nil without an error if there is
 // none. A missing record of a host is no error: the host gets new certificates.
 func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error) {
 	piece, ok, err := shelf.State(ctx)
@@ -182,7 +182,7 @@ func (s *State) save(ctx context.Context, shelf Shelf) error {
 	return s.removeHosts(ctx, shelf, gone)
 }
 
-// RemoveState removes a state and the records of its hosts from a shelf. Like SaveState, it first
+// RemoveState removes a state and the records of its hosts from a Shelf. Like SaveState, it first
 // writes the state. It removes nothing if it did not load the newest state (ErrStale), and other
 // processes cannot save theirs afterwards. The state is removed last, so that no record is left
 // without it.

@@ -122,7 +122,8 @@ func readFile(t *testing.T, path string) []byte {
 	return content
 }
 
-// v0 is what earlier versions kept: of a control plane and a worker, with successors of all leaves of hosts.
+// v0 is what earlier versions kept: of a control plane and a worker, with successors of all leaves
+// of hosts.
 func v0(t *testing.T) *memory {
 	t.Helper()
 	return &memory{left: 1000, pieces: map[string]lifecycle.Piece{"": {Content: readFile(t, "testdata/state.v0.json"), Version: "0"}}}
@@ -189,7 +190,8 @@ func TestStateOfLaterVersion(t *testing.T) {
 	}
 }
 
-// TestKilledSave kills a Save at each of its writes: no key that a host has is lost, and the next Save leaves nothing behind.
+// TestKilledSave kills a Save at each of its writes: no key that a host has is lost, and the next
+// Save leaves nothing behind.
 func TestKilledSave(t *testing.T) {
 	pair := func(text string) pki.KeyPair { return pki.KeyPair{Cert: []byte(text), Key: []byte("key of " + text)} }
 	fresh := func(*testing.T) *memory { return &memory{left: 1000, pieces: map[string]lifecycle.Piece{}} }
@@ -299,7 +301,8 @@ func TestKilledSave(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfAnotherCluster: the state of a cluster was removed by hand, and another of its name has hosts of the same names.
+// TestLeftoversOfAnotherCluster: the state of a cluster was removed by hand, and another of its
+// name has hosts of the same names.
 func TestLeftoversOfAnotherCluster(t *testing.T) {
 	m := v0(t)
 	m.save(t, m.load(t))
@@ -319,7 +322,8 @@ func TestLeftoversOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestFencedSave: a process that was overtaken, before it writes or while it does, changes nothing of what its successor has kept.
+// TestFencedSave: a process that was overtaken, before it writes or while it does, changes nothing
+// of what its successor has kept.
 func TestFencedSave(t *testing.T) {
 	for name, shelf := range map[string]func(*testing.T) *memory{
 		"Version0": v0,
@@ -433,7 +437,8 @@ func TestFilesAreFenced(t *testing.T) {
 	}
 }
 
-// downgrade has the store keep a cluster as version 0 did, with the digest of the authority as its ID.
+// downgrade has the store keep a cluster as version 0 did, with the digest of the authority as its
+// ID.
 func (l *lab) downgrade() {
 	l.t.Helper()
 	s := l.state()
@@ -518,7 +523,8 @@ func TestRecordsAreRemovedTogether(t *testing.T) {
 	}
 }
 
-// TestRecordsOfHosts: each host has one as long as it is part of the cluster, and one that is lost costs that host new leaves.
+// TestRecordsOfHosts: each host has one as long as it is part of the cluster, and one that is lost
+// costs that host new leaves.
 func TestRecordsOfHosts(t *testing.T) {
 	l := built(t, 3, 1)
 	if id := l.state().ID; len(id) != 26 {
@@ -559,7 +565,8 @@ func TestRecordsOfHosts(t *testing.T) {
 	}
 }
 
-// TestNewestSigns: of two authorities the newest signs what is minted from then on, and both are trusted.
+// TestNewestSigns: of two authorities the newest signs what is minted from then on, and both are
+// trusted.
 func TestNewestSigns(t *testing.T) {
 	s := &lifecycle.State{Cluster: "oak"}
 	spec := &clusterv1alpha1.Provision{Hosts: []clusterv1alpha1.Host{{Name: "h-1", Address: "10.0.0.1"}}}

@@ -7,7 +7,8 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// TestRecordsFit: a file has no more records of steps than the API's schema says, whatever became of the steps, and the newest are kept.
+// TestRecordsFit: a file has no more records of steps than the API's schema says, whatever became
+// of the steps, and the newest are kept.
 func TestRecordsFit(t *testing.T) {
 	for _, state := range []lifecyclev1alpha1.StepState{lifecyclev1alpha1.StepChanged, lifecyclev1alpha1.StepFailed, lifecyclev1alpha1.StepRunning} {
 		t.Run(string(state), func(t *testing.T) {

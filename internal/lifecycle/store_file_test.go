@@ -57,7 +57,8 @@ func TestFilesListsOldestFirst(t *testing.T) {
 	}
 }
 
-// TestFilesHalfWritten: a process that was killed while it wrote leaves a file beside. What was there before is what counts.
+// TestFilesHalfWritten: a process that was killed while it wrote leaves a file beside. What was
+// there before is what counts.
 func TestFilesHalfWritten(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	op := ended(t, f, "oak")
@@ -126,7 +127,8 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
-// TestFilesTogether: those who record and those who pause, in as many processes as there are, lose nothing of each other.
+// TestFilesTogether: those who record and those who pause, in as many processes as there are, lose
+// nothing of each other.
 func TestFilesTogether(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	op := ended(t, f, "oak")
@@ -222,7 +224,8 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
-// TestFilesOfBefore: an Operation in a file of an earlier version is read as it was meant, and written in the form of this one.
+// TestFilesOfBefore: an Operation in a file of an earlier version is read as it was meant, and
+// written in the form of this one.
 func TestFilesOfBefore(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	path := f.Path("oak", "operations", "oak-7.yaml")

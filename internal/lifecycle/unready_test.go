@@ -33,8 +33,9 @@ func (u unready) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// TestNotReadyForAMoment: no API server is ready when a step of the cluster begins, as during an election of etcd. The step waits for
-// them; it costs no attempt, and if they stay so, the error says in few words what they lack.
+// TestNotReadyForAMoment: no API server is ready when a step of the cluster begins, as during an
+// election of etcd. The step waits for them; it costs no attempt, and if they stay so, the error
+// says in few words what they lack.
 func TestNotReadyForAMoment(t *testing.T) {
 	for name, tc := range map[string]struct {
 		questions int32

@@ -41,7 +41,8 @@ func (h *hub) listens(t *testing.T, url string) {
 	t.Cleanup(func() { _ = client.IgnoreNotFound(h.Delete(context.WithoutCancel(t.Context()), m)) })
 }
 
-// built is a client of the cluster that is built, from which everything of an agent goes when the test ends.
+// built is a client of the cluster that is built, from which everything of an agent goes when the
+// test ends.
 func built(t *testing.T) client.Client {
 	t.Helper()
 	c, err := client.New(testenv.Config(1), client.Options{})
@@ -82,7 +83,8 @@ func manifested(t *testing.T, c client.Client, cluster string) string {
 	return string(s.Data[tunnel.JoinToken])
 }
 
-// TestJoinsByAgent: a cluster that is built gets the manifest of an agent, once, and waits for that.
+// TestJoinsByAgent: a cluster that is built gets the manifest of an agent, once, and waits for
+// that.
 func TestJoinsByAgent(t *testing.T) {
 	h := startHub(t)
 	h.listens(t, "https://hub.example.com")
@@ -103,7 +105,8 @@ func TestJoinsByAgent(t *testing.T) {
 	}
 }
 
-// TestJoinChanges: a member that the hub has built changes to an agent; the hub dials it until that has come.
+// TestJoinChanges: a member that the hub has built changes to an agent; the hub dials it until that
+// has come.
 func TestJoinChanges(t *testing.T) {
 	h := startHub(t)
 	h.listens(t, "https://hub.example.com")
@@ -126,7 +129,8 @@ func TestJoinChanges(t *testing.T) {
 	}
 }
 
-// TestJoinRefused: where agents cannot find the hub, nothing is built for them, and the way out is said.
+// TestJoinRefused: where agents cannot find the hub, nothing is built for them, and the way out is
+// said.
 func TestJoinRefused(t *testing.T) {
 	for name, listens := range map[string]string{"Nowhere": "", "OnThisMachine": "https://127.0.0.1:7443"} {
 		t.Run(name, func(t *testing.T) {

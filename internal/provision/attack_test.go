@@ -135,8 +135,8 @@ func (h *hub) untilFailed(t *testing.T, operation string) string {
 	return h.untilPhase(t, operation, lifecyclev1alpha1.PhaseFailed).Status.Message
 }
 
-// TestPasswordsAreForTheirHostsOnly is about somebody who may write Clusters, and not Secrets, and who has an SSH server that
-// the hub reaches: it never sees a login.
+// TestPasswordsAreForTheirHostsOnly is about somebody who may write Clusters, and not Secrets, and
+// who has an SSH server that the hub reaches: it never sees a login.
 func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 	cases := map[string]struct {
 		secret func(own, theirs *sshServer) *corev1.Secret
@@ -162,7 +162,8 @@ func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 			attack: func(o *clusterv1alpha1.Cluster, _, theirs *sshServer) { o.Spec.Provision.Hosts[0].Port = theirs.port },
 			err:    "so it is not dialled; add what ssh-keyscan -p",
 		},
-		// The address is a host's, but what answers there is not that host: a bastion was taken away, or DNS leads elsewhere.
+		// The address is a host's, but what answers there is not that host: a bastion was taken away, or
+		// DNS leads elsewhere.
 		"AnotherMachineAtTheAddress": {
 			secret: func(own, theirs *sshServer) *corev1.Secret {
 				_, key, _ := strings.Cut(own.line, " ")
@@ -223,7 +224,8 @@ func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 	}
 }
 
-// TestEditedClusterSendsNothing edits the address in a Cluster whose Secret is in use; and a host moves as it should.
+// TestEditedClusterSendsNothing edits the address in a Cluster whose Secret is in use; and a host
+// moves as it should.
 func TestEditedClusterSendsNothing(t *testing.T) {
 	h := newHub(t)
 	h.real = true
@@ -241,8 +243,8 @@ func TestEditedClusterSendsNothing(t *testing.T) {
 		t.Errorf("their server saw %q", got)
 	}
 
-	// The host moves: first its new address goes to the Secret, beside the old one, and then to the Cluster. Both are valid
-	// until the old one is taken away.
+	// The host moves: first its new address goes to the Secret, beside the old one, and then to the
+	// Cluster. Both are valid until the old one is taken away.
 	secret := &corev1.Secret{}
 	if err := h.Get(t.Context(), client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: "ssh"}, secret); err != nil {
 		t.Fatal(err)
@@ -261,7 +263,8 @@ func TestEditedClusterSendsNothing(t *testing.T) {
 	}
 }
 
-// TestStoredHostSecretsAreBoundOnce upgrades a hub that used Secrets which nothing bound, and recorded host keys in files.
+// TestStoredHostSecretsAreBoundOnce upgrades a hub that used Secrets which nothing bound, and
+// recorded host keys in files.
 func TestStoredHostSecretsAreBoundOnce(t *testing.T) {
 	h := newHub(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}

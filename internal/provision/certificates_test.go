@@ -117,8 +117,8 @@ func TestHubDoesNotRenewUnasked(t *testing.T) {
 	h.until(t, "oak", expiring, metav1.ConditionFalse, clusterv1alpha1.ReasonValid)
 }
 
-// What failed is resumed only after what is due was renewed: it may have failed because of that. A renewal that fails holds
-// nothing up.
+// What failed is resumed only after what is due was renewed: it may have failed because of that. A
+// renewal that fails holds nothing up.
 func TestHubRenewsBeforeItResumes(t *testing.T) {
 	for name, renews := range map[string]bool{"Renewed": true, "RenewalFails": false} {
 		t.Run(name, func(t *testing.T) {

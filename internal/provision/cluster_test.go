@@ -87,7 +87,8 @@ func TestUnbuilt(t *testing.T) {
 	}
 }
 
-// A failure is said, with the way out, and not repeated at once; who deletes the Operation has it tried anew.
+// A failure is said, with the way out, and not repeated at once; who deletes the Operation has it
+// tried anew.
 func TestFailure(t *testing.T) {
 	h := startHub(t)
 	h.onRun(func(context.Context, *fakeEngine, *lifecyclev1alpha1.Operation, *clusterv1alpha1.Provision) error {

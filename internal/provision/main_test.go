@@ -38,10 +38,12 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 2)
 }
 
-// patience is how long a test waits for what must happen. Nothing is asserted about how long it takes.
+// patience is how long a test waits for what must happen. Nothing is asserted about how long it
+// takes.
 const patience = 60 * time.Second
 
-// hub is a hub with the controllers of Clusters and Operations, and an engine that only says what it would do.
+// hub is a hub with the controllers of Clusters and Operations, and an engine that only says what
+// it would do.
 type hub struct {
 	client.Client
 
@@ -305,7 +307,8 @@ func (h *hub) untilGone(t *testing.T, o client.Object) {
 	})
 }
 
-// cluster is a Cluster to be built on hosts named by their addresses' last number: 1 is the control plane.
+// cluster is a Cluster to be built on hosts named by their addresses' last number: 1 is the control
+// plane.
 func cluster(name string, hosts ...int) *clusterv1alpha1.Cluster {
 	return &clusterv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

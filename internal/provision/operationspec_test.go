@@ -104,8 +104,8 @@ func TestOnlyPausedAndCanceledChange(t *testing.T) {
 	}
 }
 
-// asBefore has the API server take Operations as an earlier version wrote them, until now is called: then it has the schema of this
-// version, as after an upgrade.
+// asBefore has the API server take Operations as an earlier version wrote them, until now is
+// called: then it has the schema of this version, as after an upgrade.
 func (h *hub) asBefore(t *testing.T) (now func()) {
 	t.Helper()
 	definition := &unstructured.Unstructured{}
@@ -146,8 +146,8 @@ func (h *hub) asBefore(t *testing.T) (now func()) {
 	}
 }
 
-// TestOperationOfBefore: an Operation that an earlier version stored, and that has not ended, is done as it was meant to be; it
-// can be paused and canceled, and nothing else of it changed.
+// TestOperationOfBefore: an Operation that an earlier version stored, and that has not ended, is
+// done as it was meant to be; it can be paused and canceled, and nothing else of it changed.
 func TestOperationOfBefore(t *testing.T) {
 	h := startHub(t)
 	h.create(t, cluster("oak", 1, 2))

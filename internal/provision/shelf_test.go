@@ -117,7 +117,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestStateOfManyHosts keeps three thousand hosts, with leaves and the successors of all of them. A spec has a thousand at most.
+// TestStateOfManyHosts keeps three thousand hosts, with leaves and the successors of all of them. A
+// spec has a thousand at most.
 func TestStateOfManyHosts(t *testing.T) {
 	const hosts, thousand, planes = 3000, 1000, 3
 	s := newStore(t, "one")
@@ -224,7 +225,8 @@ func TestStateIsFenced(t *testing.T) {
 	}
 }
 
-// TestStateOfEarlierVersion takes up what a hub kept before states had a version. A Save that is cut off leaves all keys readable.
+// TestStateOfEarlierVersion takes up what a hub kept before states had a version. A Save that is
+// cut off leaves all keys readable.
 func TestStateOfEarlierVersion(t *testing.T) {
 	s := newStore(t, "one")
 	content, err := os.ReadFile("testdata/state.v0.json.gz")

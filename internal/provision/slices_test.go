@@ -93,7 +93,8 @@ func (w *writer) taken() (written int, statuses []string) {
 	return written, statuses
 }
 
-// bucket is a limiter of so many in a second of a clock that stands still unless it is stepped: who waits steps it.
+// bucket is a limiter of so many in a second of a clock that stands still unless it is stepped: who
+// waits steps it.
 type bucket struct {
 	clock *clocktesting.FakeClock
 	left  int
@@ -176,8 +177,8 @@ func sizeOf(t *testing.T, o client.Object) int {
 	return len(text)
 }
 
-// TestThousandHosts: of a run over a thousand hosts the Operation stays small, no more than 20 slices are written in a second, and all
-// steps are there before the run has ended.
+// TestThousandHosts: of a run over a thousand hosts the Operation stays small, no more than 20
+// slices are written in a second, and all steps are there before the run has ended.
 func TestThousandHosts(t *testing.T) {
 	const hosts, steps, most = 1000, 8, 256 << 10
 	h := newHub(t)
@@ -269,7 +270,8 @@ func TestThousandHosts(t *testing.T) {
 	}
 }
 
-// TestSlicesWhileRunning: what is new is written at once, what changes again after a while, and what failed is in the Operation.
+// TestSlicesWhileRunning: what is new is written at once, what changes again after a while, and
+// what failed is in the Operation.
 func TestSlicesWhileRunning(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -324,7 +326,8 @@ func TestSlicesWhileRunning(t *testing.T) {
 	}
 }
 
-// TestStepsAfterKill: what a killed server recorded is read by the next one, from the slices and from the status, whichever is newer.
+// TestStepsAfterKill: what a killed server recorded is read by the next one, from the slices and
+// from the status, whichever is newer.
 func TestStepsAfterKill(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -367,7 +370,8 @@ func TestStepsAfterKill(t *testing.T) {
 	}
 }
 
-// TestSupersededWritesNothing: a server whose run another has taken over, or whose Operation is gone, writes neither slices nor status.
+// TestSupersededWritesNothing: a server whose run another has taken over, or whose Operation is
+// gone, writes neither slices nor status.
 func TestSupersededWritesNothing(t *testing.T) {
 	for name, supersede := range map[string]func(*testing.T, *hub, *clocktesting.FakeClock){
 		"Attempt": func(t *testing.T, h *hub, clock *clocktesting.FakeClock) { begin(t, at(h, clock), "oak-1") },
@@ -423,7 +427,8 @@ func TestSupersededWritesNothing(t *testing.T) {
 	}
 }
 
-// TestStaleSlice: what an earlier run wrote after the slices were read is written over, and what a later one wrote is not.
+// TestStaleSlice: what an earlier run wrote after the slices were read is written over, and what a
+// later one wrote is not.
 func TestStaleSlice(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -475,7 +480,8 @@ func TestStaleSlice(t *testing.T) {
 	}
 }
 
-// TestPhaseAfterSteps: a run does not end before its steps are kept; one that is paused does not wait for long.
+// TestPhaseAfterSteps: a run does not end before its steps are kept; one that is paused does not
+// wait for long.
 func TestPhaseAfterSteps(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -508,7 +514,8 @@ func TestPhaseAfterSteps(t *testing.T) {
 	}
 }
 
-// TestStepsOfEarlierVersion: what a version without slices recorded is shown, and stays in the status until it is in slices.
+// TestStepsOfEarlierVersion: what a version without slices recorded is shown, and stays in the
+// status until it is in slices.
 func TestStepsOfEarlierVersion(t *testing.T) {
 	h := newHub(t)
 	old := operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate})
@@ -564,8 +571,8 @@ func TestStepsOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestSliceNames: slices of long names, of names with dots, and of an Operation that was deleted do not stand in each other's way, and
-// all go with their Operation.
+// TestSliceNames: slices of long names, of names with dots, and of an Operation that was deleted do
+// not stand in each other's way, and all go with their Operation.
 func TestSliceNames(t *testing.T) {
 	h := newHub(t)
 	clock := clocktesting.NewFakeClock(time.Now())
@@ -617,7 +624,8 @@ func TestSliceNames(t *testing.T) {
 	}
 }
 
-// TestSlicesGoWithTheirOperation: on a hub as it is run, slices are deleted with the Operation that they are of, and no others.
+// TestSlicesGoWithTheirOperation: on a hub as it is run, slices are deleted with the Operation that
+// they are of, and no others.
 func TestSlicesGoWithTheirOperation(t *testing.T) {
 	own, err := hubserver.Start(t.Context(), hubserver.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
 	if err != nil {

@@ -23,7 +23,8 @@ func newStore(t *testing.T, holder string) *Store {
 	return &Store{Client: h, Cached: h, Logs: t.TempDir(), Holder: holder, Lost: func(string) {}}
 }
 
-// A record brings back what a user says in the spec meanwhile, and leaves alone what another server runs.
+// A record brings back what a user says in the spec meanwhile, and leaves alone what another server
+// runs.
 func TestRecord(t *testing.T) {
 	h := newHub(t)
 	s := &Store{Client: h}
@@ -79,7 +80,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestRecordOfManyHosts: the record of a run that failed on every host, and at many steps, is stored, and one that follows it too.
+// TestRecordOfManyHosts: the record of a run that failed on every host, and at many steps, is
+// stored, and one that follows it too.
 func TestRecordOfManyHosts(t *testing.T) {
 	h := newHub(t)
 	s := &Store{Client: h}
@@ -294,7 +296,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestExternalEtcdSecret checks that the keys of an etcd are for their cluster only: they are put on its hosts.
+// TestExternalEtcdSecret checks that the keys of an etcd are for their cluster only: they are put
+// on its hosts.
 func TestExternalEtcdSecret(t *testing.T) {
 	h := newHub(t)
 	h.create(t, &corev1.Secret{

@@ -3,7 +3,7 @@
 //
 // Objects turns a spec into groups of objects. It reads manifests and charts, but asks no API
 // server. Apply, Ready, Prune and Observe work on a cluster. For each group, a ConfigMap in the
-// cluster has an inventory of what was applied. A second Apply therefore writes nothing. Objects
+// cluster has an inventory of the applied objects. A second Apply therefore writes nothing. Objects
 // that a group no longer has are found and removed, from any machine.
 //
 // A chart is rendered and applied as plain objects, without a release. Its install hooks are

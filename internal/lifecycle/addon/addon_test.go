@@ -223,7 +223,8 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
-// TestFlannelRestarts: flannel reads its configuration when it starts, so another one makes other pods.
+// TestFlannelRestarts: flannel reads its configuration when it starts, so another one makes other
+// pods.
 func TestFlannelRestarts(t *testing.T) {
 	pods := func(in Input) any {
 		return at(t, find(t, mustObjects(t, in)["network"], "DaemonSet", "kube-flannel-ds"), "spec", "template")
@@ -296,7 +297,8 @@ func addonWith(a clusterv1alpha1.Addon) func(*Input) {
 	return func(in *Input) { in.Spec.Addons = []clusterv1alpha1.Addon{a} }
 }
 
-// TestAddonNamespaces: a namespace that add-ons need is made once, as it is in a manifest if it is in one.
+// TestAddonNamespaces: a namespace that add-ons need is made once, as it is in a manifest if it is
+// in one.
 func TestAddonNamespaces(t *testing.T) {
 	groups, err := Objects(t.Context(), input(func(in *Input) {
 		in.Spec.Addons = []clusterv1alpha1.Addon{

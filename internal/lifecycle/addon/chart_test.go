@@ -55,7 +55,8 @@ func TestChartObjects(t *testing.T) {
 	}
 }
 
-// TestChartDigest: what a chart makes at random is no reason to apply an object again, and all else is.
+// TestChartDigest: what a chart makes at random is no reason to apply an object again, and all else
+// is.
 func TestChartDigest(t *testing.T) {
 	secret := func(values string) (digest string, password any) {
 		g := mustObjects(t, input(webAddon(clusterv1alpha1.Chart{

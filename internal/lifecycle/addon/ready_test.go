@@ -46,7 +46,8 @@ spec:
     spec: {containers: [{name: db, image: "db:1"}]}
 `
 
-// stage applies the workloads in a namespace of their own and does what controllers and kubelets would do.
+// stage applies the workloads in a namespace of their own and does what controllers and kubelets
+// would do.
 type stage struct {
 	t         *testing.T
 	client    kubernetes.Interface

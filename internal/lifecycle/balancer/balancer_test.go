@@ -285,7 +285,8 @@ func TestBackendFallsSilent(t *testing.T) {
 	}
 }
 
-// One that is not ready gets nothing while another one is; without any, connections go where they can.
+// One that is not ready gets nothing while another one is; without any, connections go where they
+// can.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	a, other := newServer(t, "a"), newServer(t, "b")
@@ -399,8 +400,8 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// The backends are no API servers, so all of them are unhealthy: they are tried all the same. Each client ends its half
-// before it gets an answer.
+// The backends are no API servers, so all of them are unhealthy: they are tried all the same. Each
+// client ends its half before it gets an answer.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := balance(t, echo(t), freeAddress(t), echo(t))

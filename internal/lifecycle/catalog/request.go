@@ -105,7 +105,7 @@ func (s *Source) get(ctx context.Context, client *http.Client, upstream string, 
 			err = fmt.Errorf("get %s: %w, or give the file's digest with --catalog", s.shown(upstream), redirected)
 		} else {
 			if failed, ok := errors.AsType[*url.Error](err); ok {
-				err = fmt.Errorf("get %s: %w", ShownLocation(failed.URL), failed.Err) // the URL of a redirect may have a token
+				err = fmt.Errorf("get %s: %w", ShownLocation(failed.URL), failed.Err) // may be a redirect
 			}
 			err = watch.explain(err)
 		}

@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
 		os.Exit(obey(text))
 	}
-	// The standard library reads the variable once per process, and never takes a proxy to this machine.
+	// The standard library reads the variable once per process, and never takes a proxy to this
+	// machine.
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		proxied <- r.URL.String()
 		io.WriteString(w, content)
@@ -599,7 +600,8 @@ func TestResolveAsksOnce(t *testing.T) {
 	}
 }
 
-// TestResolveOverPlainHTTP: who can change the file on its way can change its checksum, too, so that this is not asked for.
+// TestResolveOverPlainHTTP: who can change the file on its way can change its checksum, too, so
+// that this is not asked for.
 func TestResolveOverPlainHTTP(t *testing.T) {
 	pinned := runc
 	pinned.Digest = digestOf(content)
@@ -625,8 +627,8 @@ func TestResolveOverPlainHTTP(t *testing.T) {
 	}
 }
 
-// TestRedirectToPlainHTTP: a checksum is not taken from where a redirect leads through a network as plain text, not even on
-// the way; a file whose digest is known is.
+// TestRedirectToPlainHTTP: a checksum is not taken from where a redirect leads through a network as
+// plain text, not even on the way; a file whose digest is known is.
 func TestRedirectToPlainHTTP(t *testing.T) {
 	hops := map[string]string{
 		"https://mirror.test/dl.example.com/v1/runc.sha256sum":     "http://cdn.test/sums",

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestDocumentHasEveryField: the table for people who come from KubeKey has each field that has a rule.
+// TestDocumentHasEveryField: the table for people who come from KubeKey has each field that has a
+// rule.
 func TestDocumentHasEveryField(t *testing.T) {
 	content, err := os.ReadFile("../../../docs/from-kubekey.md")
 	if err != nil {

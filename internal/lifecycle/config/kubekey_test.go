@@ -35,7 +35,8 @@ func file(t *testing.T, name string) string {
 	return string(content)
 }
 
-// leaves are the paths of the fields that have a value, each with a function that removes it and one that puts it back.
+// leaves are the paths of the fields that have a value, each with a function that removes it and
+// one that puts it back.
 type leaf struct {
 	path          string
 	remove, again func()
@@ -64,7 +65,8 @@ func leaves(path string, at any) []leaf {
 	return found
 }
 
-// TestEveryFieldOfKubeKey: without a field, another cluster comes out, or the field is named as ignored.
+// TestEveryFieldOfKubeKey: without a field, another cluster comes out, or the field is named as
+// ignored.
 func TestEveryFieldOfKubeKey(t *testing.T) {
 	content, _, _ := strings.Cut(file(t, "kubekey-every-field.yaml"), "\n---\n")
 	var root map[string]any

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// FromCluster returns the file for a cluster like the running one behind cfg, whoever built that.
+// FromCluster returns the file for a cluster like the running one behind cfg, by any tool.
 // Notes at its head list what the API does not show and the user must fill in, such as logins of
 // hosts.
 func FromCluster(ctx context.Context, cfg *rest.Config, name string) ([]byte, error) {

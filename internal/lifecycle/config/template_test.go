@@ -13,7 +13,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestTemplateIsDefault: the file as it is says no more than one that has the hosts and the version.
+// TestTemplateIsDefault: the file as it is says no more than one that has the hosts and the
+// version.
 func TestTemplateIsDefault(t *testing.T) {
 	read := mustParse(t, string(config.Template("alpha", "v1.36.3")))
 	want := &clusterv1alpha1.Provision{

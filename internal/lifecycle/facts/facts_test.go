@@ -126,7 +126,8 @@ func TestFactsOfThisMachine(t *testing.T) {
 	}
 }
 
-// altered runs the script in namespaces of its own, after a preparation that may write to /etc, /var/lib and /run.
+// altered runs the script in namespaces of its own, after a preparation that may write to /etc,
+// /var/lib and /run.
 func altered(t *testing.T, preparation, agent string, argv ...string) plan.Facts {
 	t.Helper()
 	setup := filepath.Join(t.TempDir(), "setup")

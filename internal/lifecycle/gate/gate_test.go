@@ -11,8 +11,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/gate"
 )
 
-// snapshot has host h-1 and so on, one for each letter: U is up, D down, ? unknown, X unreachable, and L a learner that is up.
-// Without a quorum the members are those that were there last.
+// snapshot has host h-1 and so on, one for each letter: U is up, D down, ? unknown, X unreachable,
+// and L a learner that is up. Without a quorum the members are those that were there last.
 func snapshot(etcd, apiServers string) gate.Snapshot {
 	health := map[rune]gate.Health{'U': gate.Up, 'L': gate.Up, 'D': gate.Down, '?': gate.Unknown, 'X': gate.Unreachable}
 	why := map[rune]string{'D': "it does not run", '?': "it does not answer", 'X': "its host was not reached"}

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// impostor serves one connection after another with an SSH server that is not OpenSSH, or not honest.
+// impostor serves one connection after another with an SSH server that is not OpenSSH, or not
+// honest.
 func impostor(t *testing.T, config *ssh.ServerConfig, exec func(command string, ch ssh.Channel) (accepted bool)) Target {
 	t.Helper()
 	private, _, err := newKey()

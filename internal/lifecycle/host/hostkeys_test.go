@@ -97,7 +97,8 @@ func TestStrict(t *testing.T) {
 	connect(t, d, server.target("root"))
 }
 
-// TestUsersKnownHosts checks that ~/.ssh/known_hosts counts too, and that it is not written when there is another.
+// TestUsersKnownHosts checks that ~/.ssh/known_hosts counts too, and that it is not written when
+// there is another.
 func TestUsersKnownHosts(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
@@ -153,8 +154,8 @@ func TestHostKeyChanged(t *testing.T) {
 	}
 }
 
-// TestKnownKeyPreferred checks that a host with several keys is asked for the known one, which is not the one that
-// the library prefers.
+// TestKnownKeyPreferred checks that a host with several keys is asked for the known one, which is
+// not the one that the library prefers.
 func TestKnownKeyPreferred(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "known_hosts")
 	if err := os.WriteFile(file, []byte(serverLine()), 0o600); err != nil {

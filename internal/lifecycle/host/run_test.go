@@ -122,7 +122,8 @@ func TestRunTooManyBytesOfWords(t *testing.T) {
 
 var errStop = errors.New("stop it")
 
-// TestCancel checks that a command is dead when Run returns, whoever's it is and whatever it does with TERM.
+// TestCancel checks that a command is dead when Run returns, whoever's it is and whatever it does
+// with TERM.
 func TestCancel(t *testing.T) {
 	scripts := map[string]string{
 		"Kind":    `echo $$; sleep 600`,

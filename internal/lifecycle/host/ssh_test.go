@@ -157,7 +157,8 @@ func TestBadTarget(t *testing.T) {
 	}
 }
 
-// proxy forwards connections to the server until it is frozen: then it keeps them and forwards nothing.
+// proxy forwards connections to the server until it is frozen: then it keeps them and forwards
+// nothing.
 type proxy struct {
 	listener net.Listener
 	accepted atomic.Int32
@@ -387,7 +388,8 @@ func TestDialEnds(t *testing.T) {
 	}
 }
 
-// TestBastionShared checks that the hosts behind a bastion share one connection, and that the last one closes it.
+// TestBastionShared checks that the hosts behind a bastion share one connection, and that the last
+// one closes it.
 func TestBastionShared(t *testing.T) {
 	p := newProxy(t)
 	bastion := p.target("operator")

@@ -8,7 +8,7 @@ import (
 // tailSize is how much of a host's output is kept for messages, in bytes.
 const tailSize = 4096
 
-// tail keeps the end of what is written to it.
+// tail is a writer that keeps the end of its input.
 type tail struct {
 	redactor redactor
 	buf      []byte
@@ -25,7 +25,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the end of what was written, without secrets.
+// String returns the end of the input, without secrets.
 func (t *tail) String() string {
 	s := t.redactor.redact(string(t.buf))
 	if t.cut {

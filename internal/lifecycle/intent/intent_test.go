@@ -110,7 +110,8 @@ func TestWith(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Nothing but the hosts is taken from the file, and of those that are there how they are reached.
+			// Nothing but the hosts is taken from the file, and of those that are there how they are
+			// reached.
 			tc.want.Kubernetes.Version, tc.want.Hosts[0].Password = "v1.36.1", "new"
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("spec (-want +got):\n%s", diff)

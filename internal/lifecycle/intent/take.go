@@ -45,9 +45,9 @@ func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clu
 	return given, hash, nil
 }
 
-// Hash returns a hash of what a spec with defaults does to hosts. Passwords and keys are not part
-// of it, because the hash is shown and a password could be guessed from it. Settings without an
-// effect on hosts are left out, too: the deletion policy, and automatic renewal.
+// Hash returns a hash of the effect of a spec with defaults on hosts. Passwords and keys are not
+// part of it, because the hash is shown and a password could be guessed from it. Settings without
+// an effect on hosts are left out, too: the deletion policy, and automatic renewal.
 func Hash(spec *clusterv1alpha1.Provision) (string, error) {
 	hashed := spec.DeepCopy()
 	hashed.DeletionPolicy, hashed.Kubernetes.AutoRenewCerts = "", nil

@@ -10,7 +10,8 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// TestAgentDigest: what the agent says that it is, is read from its file when that has changed, and not else.
+// TestAgentDigest: what the agent says that it is, is read from its file when that has changed, and
+// not else.
 func TestAgentDigest(t *testing.T) {
 	n := host(t, map[string]string{AgentPath: "one agent"})
 	digest := func() string {

@@ -196,7 +196,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestChangesKeepTheFirstInverse changes a file several times; undoing leads to the time before the first.
+// TestChangesKeepTheFirstInverse changes a file several times; undoing leads to the time before the
+// first.
 func TestChangesKeepTheFirstInverse(t *testing.T) {
 	n := host(t, map[string]string{"/etc/a": "of the user", AgentPath: "agent"})
 	before := tree(t, n, true)
@@ -366,8 +367,8 @@ func TestBackupIsGone(t *testing.T) {
 	}
 }
 
-// TestFaults breaks off at every point, not by a kill but by an error, as of a disk: the event names the step, and the
-// same request goes on.
+// TestFaults breaks off at every point, not by a kill but by an error, as of a disk: the event
+// names the step, and the same request goes on.
 func TestFaults(t *testing.T) {
 	l := newLife(t)
 	undisturbed := host(t, l.before)

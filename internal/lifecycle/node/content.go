@@ -245,7 +245,7 @@ func (n *Node) store(digest string, write func(io.Writer) error) error {
 	})
 }
 
-// verifier computes the digest of what is written to it, and compares it.
+// verifier is a writer that computes the digest of its input and compares it.
 type verifier struct {
 	hash.Hash
 	want string

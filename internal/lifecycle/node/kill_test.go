@@ -94,8 +94,8 @@ func copyHost(t *testing.T, from, to *Node) {
 	}
 }
 
-// TestKilledAnywhere kills the agent at every point of a host's life. The same request again must bring what an
-// undisturbed run brings, and a removal what was there before.
+// TestKilledAnywhere kills the agent at every point of a host's life. The same request again must
+// bring what an undisturbed run brings, and a removal what was there before.
 func TestKilledAnywhere(t *testing.T) {
 	l := newLife(t)
 	// The undisturbed life.

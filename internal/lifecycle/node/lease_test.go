@@ -88,8 +88,8 @@ func (w waiting) Probe(context.Context, plan.Probe) error {
 	return context.DeadlineExceeded
 }
 
-// TestTakenOver has an agent that waits, as one does whose client was killed: a resumed run takes over at once, and the
-// two never write at the same time.
+// TestTakenOver has an agent that waits, as one does whose client was killed: a resumed run takes
+// over at once, and the two never write at the same time.
 func TestTakenOver(t *testing.T) {
 	n := host(t, nil)
 	stuck := waiting{n.System.(*Recorder), make(chan struct{})}

@@ -35,7 +35,8 @@ const (
 	within = "ORRERY_TEST_NAMESPACES"
 )
 
-// inNamespaces runs the test again as a process with its own links, mounts and processes, and says whether this is it.
+// inNamespaces runs the test again as a process with its own links, mounts and processes, and says
+// whether this is it.
 func inNamespaces(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(within) != "" {
@@ -70,8 +71,8 @@ func sh(t *testing.T, script string) string {
 	return string(out)
 }
 
-// TestSweep lets containers, links, rules, mounts and control groups come up on a host, and wants gone what was not there
-// before, and nothing else.
+// TestSweep lets containers, links, rules, mounts and control groups come up on a host, and wants
+// gone what was not there before, and nothing else.
 func TestSweep(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -210,7 +211,8 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestOwnedDirectoryWithMounts removes a directory in which something is mounted that must not be removed with it.
+// TestOwnedDirectoryWithMounts removes a directory in which something is mounted that must not be
+// removed with it.
 func TestOwnedDirectoryWithMounts(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -322,7 +324,8 @@ func TestScriptsShell(t *testing.T) {
 	}
 }
 
-// TestScriptFails: what a script of the user's printed is for the host's log, and not for the record of the run.
+// TestScriptFails: what a script of the user's printed is for the host's log, and not for the
+// record of the run.
 func TestScriptFails(t *testing.T) {
 	n := Rooted(t.TempDir())
 	n.System = &Linux{Root: n.Root}
@@ -519,8 +522,8 @@ COMMIT
 	}
 }
 
-// TestOtherFileSystem has what is replaced on another file system than what the agent keeps, so that nothing can be linked.
-// It syncs, and has a umask that would hide everything.
+// TestOtherFileSystem has what is replaced on another file system than what the agent keeps, so
+// that nothing can be linked. It syncs, and has a umask that would hide everything.
 func TestOtherFileSystem(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -618,7 +621,8 @@ restorecon /opt/bin/tool
 	}
 }
 
-// TestNeededPackages: packages that others need by now stay, with those of ours that they need in turn.
+// TestNeededPackages: packages that others need by now stay, with those of ours that they need in
+// turn.
 func TestNeededPackages(t *testing.T) {
 	if !inNamespaces(t) {
 		return

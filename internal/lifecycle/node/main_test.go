@@ -75,7 +75,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// agent runs a request in a process of its own, which is killed at a point. It says whether it came that far.
+// agent runs a request in a process of its own, which is killed at a point. It says whether it came
+// that far.
 func agent(t *testing.T, root string, req Request, kill int, streams ...string) (killed bool) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -164,7 +165,8 @@ func removal() Request {
 	return r
 }
 
-// host returns a host with these files: a name that ends with / is a directory, a content that begins with -> a link.
+// host returns a host with these files: a name that ends with / is a directory, a content that
+// begins with -> a link.
 func host(t *testing.T, files map[string]string) *Node {
 	t.Helper()
 	n := Rooted(memoryDir(t))

@@ -76,8 +76,8 @@ func replaceIn(path, old, with string) error {
 	return os.WriteFile(path, []byte(strings.Replace(string(content), old, with, 1)), 0o600)
 }
 
-// TestDiskFull fills a file system: the error names the path and the file system, what was applied stays known, and all of
-// it can be undone while the disk is full.
+// TestDiskFull fills a file system: the error names the path and the file system, what was applied
+// stays known, and all of it can be undone while the disk is full.
 func TestDiskFull(t *testing.T) {
 	n := host(t, nil)
 	mount := n.Root

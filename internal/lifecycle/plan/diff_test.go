@@ -190,7 +190,8 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestLines: hosts that get the same stand together, whatever order they are planned in, and the cluster as a whole is the last.
+// TestLines: hosts that get the same stand together, whatever order they are planned in, and the
+// cluster as a whole is the last.
 func TestLines(t *testing.T) {
 	change := func(host string, op plan.Op, target string, d plan.Disruption) plan.Change {
 		return plan.Change{Host: host, Op: op, Kind: "File", Step: "any/step", Target: target, Disruption: d}

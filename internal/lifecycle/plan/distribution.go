@@ -47,8 +47,8 @@ func managers(f Facts) []string {
 	return nil
 }
 
-// PackageManager returns the package manager of the host: apt, dnf, yum or zypper, or empty if
-// there is none of these.
+// PackageManager returns the package manager of the host: apt, dnf, yum or zypper. It is empty if
+// the host has another one or none.
 func PackageManager(f Facts) string {
 	for _, manager := range append(slices.Clone(managers(f)), managerAPT, managerDNF, managerYUM, managerZypper) {
 		if slices.Contains(f.Tools, programs[manager]) {

@@ -63,7 +63,8 @@ type Facts struct {
 	Blobs []string `json:"blobs,omitempty"`
 	// AgentError is why the agent could not report what was applied.
 	AgentError string `json:"agentError,omitempty"`
-	// Recorded is true if the host has a record of what was applied, even if the agent cannot read it.
+	// Recorded is true if the host has a record of the applied steps, even if the agent cannot read
+	// it.
 	Recorded bool `json:"recorded,omitempty"`
 	// Traces are paths that exist because of Orrery.
 	Traces []string `json:"traces,omitempty"`

@@ -36,7 +36,8 @@ func looseSpecOf(t testing.TB, text string) *clusterv1alpha1.Provision {
 	return spec
 }
 
-// inputOf is the input of a spec, with facts of ordinary hosts, and keys and digests that follow from their names.
+// inputOf is the input of a spec, with facts of ordinary hosts, and keys and digests that follow
+// from their names.
 func inputOf(spec *clusterv1alpha1.Provision) plan.Input {
 	in := plan.Input{
 		Name: "alpha", Spec: spec, Facts: map[string]plan.Facts{}, Keys: pki.Bundle{},

@@ -174,7 +174,8 @@ controlPlaneEndpoint: {port: 16443}
 	}
 }
 
-// The golden files of these name the steps of each host, with the commands of the units and the backends.
+// The golden files of these name the steps of each host, with the commands of the units and the
+// backends.
 func TestGoldenTopologies(t *testing.T) {
 	cases := map[string]string{
 		"three-control-planes": highlyAvailable(2),

@@ -27,8 +27,8 @@ func TestMakeIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestMakeAgentImage: nodes of a cluster that is to join by agent make the agent's image once more when the agent is another, and nothing runs
-// less for it.
+// TestMakeAgentImage: nodes of a cluster that is to join by agent make the agent's image once more
+// when the agent is another, and nothing runs less for it.
 func TestMakeAgentImage(t *testing.T) {
 	spec := specOf(t, highlyAvailable(1))
 	before := inputOf(spec)
@@ -319,8 +319,8 @@ network: {kubePodsCIDR: "10.233.64.0/18", kubeServiceCIDR: 10.233.0.0/18}
 	}
 }
 
-// TestTwoAuthorities plans with two authorities of each name: hosts trust both, and have leaves of the newest. With one, the
-// goldens say that nothing is as it was not before.
+// TestTwoAuthorities plans with two authorities of each name: hosts trust both, and have leaves of
+// the newest. With one, the goldens say that nothing is as it was not before.
 func TestTwoAuthorities(t *testing.T) {
 	spec := specOf(t, oneHost)
 	in := inputOf(spec)

@@ -80,7 +80,8 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-// What cannot be restarted by itself takes the other steps of its stage along, but none that moves pods.
+// What cannot be restarted by itself takes the other steps of its stage along, but none that moves
+// pods.
 func TestRenewalsOfWholeStages(t *testing.T) {
 	in := inputOf(specOf(t, oneHost))
 	current := planOf(t, in)

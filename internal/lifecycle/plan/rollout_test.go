@@ -12,7 +12,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// rolled is a plan of three control planes and three workers, and what is known of them: each has been through all its stages.
+// rolled is a plan of three control planes and three workers, and what is known of them: each has
+// been through all its stages.
 func rolled() (*plan.Plan, map[string]plan.Facts) {
 	p := &plan.Plan{Cluster: "oak"}
 	facts := map[string]plan.Facts{}

@@ -28,7 +28,8 @@ type host struct {
 	kill func(t *testing.T, pid int, sig syscall.Signal)
 }
 
-// conform is what every Manager promises. Units have names of their own, so that one host serves all.
+// conform is what every Manager promises. Units have names of their own, so that one host serves
+// all.
 func conform(t *testing.T, h *host) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, *host){

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// The test binary plays the units too; its arguments say which, since systemd passes no environment on.
+// The test binary plays the units too; its arguments say which, since systemd passes no environment
+// on.
 const (
 	play = "play-unit-role"
 

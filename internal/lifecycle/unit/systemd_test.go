@@ -24,7 +24,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// definitions that are written as the golden files say, and that systemd's own check has nothing against.
+// definitions that are written as the golden files say, and that systemd's own check has nothing
+// against.
 func definitions() map[string]plan.Unit {
 	return map[string]plan.Unit{
 		"plain": {Name: "orrery-plain", Description: "Plain", Command: []string{"/bin/true"}},
@@ -100,8 +101,8 @@ func TestSystemdAnalyzeVerify(t *testing.T) {
 	}
 }
 
-// machine is a host whose PID 1 is systemd: namespaces and a file system of their own, of this machine it sees /usr only,
-// and that it cannot write.
+// machine is a host whose PID 1 is systemd: namespaces and a file system of their own, of this
+// machine it sees /usr only, and that it cannot write.
 type machine struct {
 	pid  int // of systemd, here
 	root string
@@ -250,7 +251,8 @@ func TestSystemdUnderstands(t *testing.T) {
 	}
 }
 
-// A unit that notifies is ready when it says so. Nobody waits for that here: etcd's readiness waits for other hosts.
+// A unit that notifies is ready when it says so. Nobody waits for that here: etcd's readiness waits
+// for other hosts.
 func TestSystemdDoesNotWaitForReadiness(t *testing.T) {
 	h := boot(t).host()
 	u := h.unit("orrery-notify", rolePolite) // never notifies
@@ -261,7 +263,8 @@ func TestSystemdDoesNotWaitForReadiness(t *testing.T) {
 	}
 }
 
-// Each command that fails is an error that names it, and nothing is half done that a second attempt would not finish.
+// Each command that fails is an error that names it, and nothing is half done that a second attempt
+// would not finish.
 func TestSystemdCommandsFail(t *testing.T) {
 	m := boot(t)
 	u := m.host().unit("orrery-faults", rolePolite)
@@ -335,7 +338,8 @@ const (
 	groupName = "orrery-unit-test-"
 )
 
-// newGroup makes a control group for a machine. It is the root of the only hierarchy that the machine sees.
+// newGroup makes a control group for a machine. It is the root of the only hierarchy that the
+// machine sees.
 func newGroup(t *testing.T) string {
 	t.Helper()
 	parent := "/sys/fs/cgroup"
@@ -365,7 +369,8 @@ func newGroup(t *testing.T) string {
 	return group
 }
 
-// bootInside makes the machine's file system at root and becomes its systemd. It is PID 1 in namespaces of its own.
+// bootInside makes the machine's file system at root and becomes its systemd. It is PID 1 in
+// namespaces of its own.
 func bootInside(root, self, group string) error {
 	runtime.LockOSThread()
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0); err != nil {
