@@ -34,8 +34,8 @@ type Facts struct {
 	// fsync there.
 	DiskFreeBytes int64         `json:"diskFreeBytes"`
 	FsyncLatency  time.Duration `json:"fsyncLatency,omitempty"`
-	// ClockOffset is how far the host's clock is ahead of this machine's. It is uncertain by
-	// RoundTrip/2, the duration of the request being RoundTrip.
+	// ClockOffset is how far the host's clock is ahead of this machine's. RoundTrip is the duration of
+	// the request; the offset is uncertain by half of it.
 	ClockOffset time.Duration `json:"clockOffset"`
 	RoundTrip   time.Duration `json:"roundTrip"`
 	Links       []Link        `json:"links,omitempty"`
