@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
 
-// upgrade makes another agent ours.
+// upgrade replaces the local file of the agent by another version.
 func (l *lab) upgrade() {
 	l.t.Helper()
 	path := l.env.agent
@@ -21,7 +21,7 @@ func (l *lab) upgrade() {
 	}
 }
 
-// TestAgentFirst: whatever is asked of a host, our agent is asked.
+// TestAgentFirst: every request goes to the agent of this version.
 func TestAgentFirst(t *testing.T) {
 	rest := func(l *lab) *clusterv1alpha1.Provision {
 		spec := l.spec.DeepCopy()
@@ -31,7 +31,7 @@ func TestAgentFirst(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		do func(*lab)
-		// protocol of the agents that are there.
+		// protocol of the agents on the hosts.
 		protocol int
 	}{
 		"Apply":                   {do: func(l *lab) { l.must(lifecyclev1alpha1.ActionApply, l.spec) }, protocol: node.Protocol},
@@ -59,7 +59,7 @@ func TestAgentFirst(t *testing.T) {
 	}
 }
 
-// TestAgentOfNewerOrrery: what a newer orrery has done on a host is not undone by halves.
+// TestAgentOfNewerOrrery: an older orrery does not change a host whose agent is newer.
 func TestAgentOfNewerOrrery(t *testing.T) {
 	l := built(t, 2, 1)
 	before := l.trees()
@@ -75,8 +75,8 @@ func TestAgentOfNewerOrrery(t *testing.T) {
 	l.untouched(before, "h-1", "h-2")
 }
 
-// TestAgentUpgraded: after another version of the agent was brought, no load balancer runs that is
-// the earlier one. The plan says so, and no other thing is disturbed.
+// TestAgentUpgraded: after an upgrade of the agent, all load balancers restart with it. The plan
+// shows this, and nothing else is disturbed.
 func TestAgentUpgraded(t *testing.T) {
 	l := built(t, 2, 1)
 	restarts := func() []string {
@@ -110,7 +110,7 @@ func TestAgentUpgraded(t *testing.T) {
 	}
 }
 
-// TestNoAgent: a file of the agent that is missing is said before anything is changed.
+// TestNoAgent: a missing file of the agent is reported before any change.
 func TestNoAgent(t *testing.T) {
 	l := built(t, 1, 1)
 	path := l.env.agent

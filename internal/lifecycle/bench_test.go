@@ -7,9 +7,9 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// BenchmarkHundredHosts measures the engine's own time: a create and an apply with nothing to do on
-// 100 simulated hosts that are 20 ms away, the round trips that a host costs, and how often content
-// leaves the control machine.
+// BenchmarkHundredHosts measures a create, and an apply without changes, on 100 simulated hosts
+// with a latency of 20 ms. It also reports round trips per host, and how often the control machine
+// sends a file.
 func BenchmarkHundredHosts(b *testing.B) {
 	for b.Loop() {
 		l := newLab(b, 100, 3)

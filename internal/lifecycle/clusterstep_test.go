@@ -23,10 +23,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// nowhere is a connection to a host on which nothing is done.
+// nowhere is a connection to a host that is not used.
 type nowhere struct{ host.Conn }
 
-// stepRun is a run of a cluster with one control plane, whose API server is a real one.
+// stepRun returns a run for a cluster with one control plane, and a client of its API server.
 func stepRun(t *testing.T, nodes ...*corev1.Node) (*run, kubernetes.Interface) {
 	t.Helper()
 	cfg := testenv.Config(0)
@@ -71,7 +71,7 @@ func stepRun(t *testing.T, nodes ...*corev1.Node) (*run, kubernetes.Interface) {
 
 func aNode(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
-// patchNode does what an administrator would.
+// patchNode changes a node as an administrator would.
 func patchNode(t *testing.T, cs kubernetes.Interface, name, patch string) {
 	t.Helper()
 	if _, err := cs.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -79,7 +79,7 @@ func patchNode(t *testing.T, cs kubernetes.Interface, name, patch string) {
 	}
 }
 
-// aPod on a node, which a budget forbids to evict if it is guarded.
+// aPod creates a pod on a node. If guarded, a disruption budget forbids its eviction.
 func aPod(t *testing.T, cs kubernetes.Interface, node string, guarded bool) {
 	t.Helper()
 	pod := &corev1.Pod{
@@ -109,14 +109,14 @@ func aPod(t *testing.T, cs kubernetes.Interface, node string, guarded bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// No controller runs that would say so.
+	// There is no controller to set the status.
 	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
 	if _, err := cs.PolicyV1().PodDisruptionBudgets("default").UpdateStatus(t.Context(), budget, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// cordon of a node: whether it takes no pods, and whether it has our mark.
+// cordonOf reports whether a node is unschedulable, and whether it has cordonAnnotation.
 func cordonOf(t *testing.T, cs kubernetes.Interface, name string) (unschedulable, ours bool) {
 	t.Helper()
 	n, err := cs.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -126,7 +126,7 @@ func cordonOf(t *testing.T, cs kubernetes.Interface, name string) (unschedulable
 	return n.Spec.Unschedulable, n.Annotations[cordonAnnotation] != ""
 }
 
-// state is what became of a step of the cluster that was done last.
+// stateOf returns the last state of a step of the cluster.
 func (r *run) stateOf(id string) lifecyclev1alpha1.StepState {
 	for _, s := range r.op.Status.Steps {
 		if s.Host == clusterHost && s.ID == id {
@@ -136,14 +136,14 @@ func (r *run) stateOf(id string) lifecyclev1alpha1.StepState {
 	return ""
 }
 
-// TestCordonStep: a cordon is done once, is marked as ours, and an administrator's is neither taken
-// over nor taken back.
+// TestCordonStep: a node is cordoned once, with our annotation. An administrator's cordon is
+// neither taken over nor removed.
 func TestCordonStep(t *testing.T) {
 	type node struct{ Unschedulable, Ours bool }
 	const cordon, uncordon = `{"spec":{"unschedulable":true}}`, `{"spec":{"unschedulable":null}}`
 	changed, unchanged := lifecyclev1alpha1.StepChanged, lifecyclev1alpha1.StepUnchanged
 	for name, c := range map[string]struct {
-		admin     string // before
+		admin     string // before the cordon
 		after     string // between cordon and uncordon
 		cordoned  node
 		in        lifecyclev1alpha1.StepState
@@ -208,7 +208,7 @@ func TestCordonStep(t *testing.T) {
 	})
 }
 
-// TestDrainStep: pods are evicted once, and a node without any is drained already.
+// TestDrainStep: pods are evicted once, and the drain of an empty node changes nothing.
 func TestDrainStep(t *testing.T) {
 	r, cs := stepRun(t, aNode("h-2"))
 	aPod(t, cs, "h-2", false)
@@ -228,8 +228,8 @@ func TestDrainStep(t *testing.T) {
 	}
 }
 
-// TestDrainFails: where a budget forbids a drain the cordon is taken back, unless it is an
-// administrator's.
+// TestDrainFails: if a budget forbids the drain, the node is uncordoned, unless an administrator
+// cordoned it.
 func TestDrainFails(t *testing.T) {
 	for name, admin := range map[string]bool{"Ours": false, "Administrators": true} {
 		t.Run(name, func(t *testing.T) {

@@ -8,12 +8,13 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// TestSlowHost: a host that takes long to get its content holds up no other.
+// TestSlowHost: a host that gets its content slowly does not delay the others.
 func TestSlowHost(t *testing.T) {
 	l := newLab(t, 6, 1)
 	var once sync.Once
 	last := make(chan struct{})
-	// One of the first two, which get theirs from us, goes on when the last host gets its own.
+	// One of the first two hosts, which the control machine serves, continues when the last host is
+	// served.
 	l.fleet.Fault = func(name, command string) error {
 		switch {
 		case name == "h-6" && command == "agent":

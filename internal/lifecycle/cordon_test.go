@@ -11,7 +11,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// patchNode changes a node as somebody else would.
+// patchNode changes a node as an administrator would.
 func (l *lab) patchNode(name, patch string) {
 	l.t.Helper()
 	if _, err := l.cs.CoreV1().Nodes().Patch(l.t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -19,7 +19,7 @@ func (l *lab) patchNode(name, patch string) {
 	}
 }
 
-// cordoned lists the nodes that take no pods.
+// cordoned lists the unschedulable nodes.
 func (l *lab) cordoned() []string {
 	l.t.Helper()
 	nodes, err := l.cs.CoreV1().Nodes().List(l.t.Context(), metav1.ListOptions{})
@@ -36,9 +36,8 @@ func (l *lab) cordoned() []string {
 	return names
 }
 
-// TestLeftCordoned: a node that a run has cordoned and did not come to uncordon is in the plan and
-// its hash, and is uncordoned by the next run although its host has nothing to do; one that an
-// administrator cordoned stays so.
+// TestLeftCordoned: a node that a run left cordoned is in the plan and its hash. The next run
+// uncordons it, even without work on its host. An administrator's cordon stays.
 func TestLeftCordoned(t *testing.T) {
 	l := built(t, 4, 1)
 	_, before, err := l.engine.Plan(t.Context(), l.spec)

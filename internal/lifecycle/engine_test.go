@@ -43,8 +43,7 @@ func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
 const version = "v1.36.3"
 
-// lab is an engine with simulated hosts and a real API server, which stands for that of the
-// cluster.
+// lab is an engine with simulated hosts and a real API server, which plays that of the cluster.
 type lab struct {
 	t      testing.TB
 	engine *lifecycle.Engine
@@ -55,14 +54,14 @@ type lab struct {
 	cs     kubernetes.Interface
 }
 
-// environment is that of the tests: a Store, and what a test may want to see or to have otherwise.
+// environment is the Environment of the tests, with hooks for single tests.
 type environment struct {
 	lifecycle.Store
 
 	agent, cache string
 	target       func(h clusterv1alpha1.Host) host.Target
 	progress     func(lifecyclev1alpha1.Operation, lifecyclev1alpha1.StepRecord)
-	built        []byte // the kubeconfig that was handed out last
+	built        []byte // last kubeconfig
 }
 
 func (e *environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
@@ -97,7 +96,7 @@ func (e *environment) Built(_ context.Context, kubeconfig []byte, _ clusterv1alp
 	return nil
 }
 
-// elsewhere is the engine as another process has it, with another store.
+// elsewhere returns the engine of another process, with another store.
 func (l *lab) elsewhere(store lifecycle.Store, holder string) *lifecycle.Engine {
 	engine, env := *l.engine, *l.env
 	env.Store = store
@@ -105,7 +104,7 @@ func (l *lab) elsewhere(store lifecycle.Store, holder string) *lifecycle.Engine 
 	return &engine
 }
 
-// newLab has n hosts, of which the first are control planes.
+// newLab returns a lab with n hosts. The first controlPlanes of them are control planes.
 func newLab(t testing.TB, n, controlPlanes int) *lab {
 	t.Helper()
 	cfg := testenv.Config(0)
@@ -164,8 +163,8 @@ func newLab(t testing.TB, n, controlPlanes int) *lab {
 	return l
 }
 
-// isUp reports whether a host runs an API server. As long as none does, that of the cluster does
-// not answer.
+// isUp reports whether a host runs an API server. Otherwise the cluster's API server does not
+// answer.
 func (l *lab) isUp(ctx context.Context) bool {
 	return slices.ContainsFunc(l.spec.Hosts, func(h clusterv1alpha1.Host) bool { return l.runs(ctx, h.Name, "orrery-kube-apiserver") })
 }
@@ -179,7 +178,7 @@ func (l *lab) runs(ctx context.Context, name, unit string) bool {
 	return units[unit].Running
 }
 
-// answering lets requests through while something is up.
+// answering lets requests pass while up returns true.
 type answering struct {
 	next http.RoundTripper
 	up   func(context.Context) bool
@@ -193,7 +192,7 @@ func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.next.RoundTrip(r)
 }
 
-// register does what a kubelet would: it makes the node and says that it is ready.
+// register plays the kubelet: it creates the Node and sets it ready.
 func (l *lab) register(name string, req node.Request) {
 	if !slices.ContainsFunc(req.Steps, func(s plan.Step) bool { return s.Unit != nil && s.Unit.Name == "orrery-kubelet" }) {
 		return
@@ -209,8 +208,8 @@ func (l *lab) register(name string, req node.Request) {
 	}
 }
 
-// control does what the controllers would: workloads become available. It follows the API server:
-// to ask it twenty times a second took more of the processors than all of the tests.
+// control plays the controllers: workloads become available. It uses informers, because polling
+// took more CPU time than all tests.
 func (l *lab) control(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(l.cs, 0)
 	deployments, sets, nodes := factory.Apps().V1().Deployments(), factory.Apps().V1().DaemonSets(), factory.Core().V1().Nodes()
@@ -237,8 +236,7 @@ func (l *lab) control(ctx context.Context) {
 			return
 		case <-changed:
 		}
-		// What is written fails where somebody else has written meanwhile. It is tried again when that is
-		// seen.
+		// An update fails if the object was changed in between. The informer's next event repeats it.
 		for _, d := range listed(deployments.Lister()) {
 			if d.Status.ObservedGeneration == d.Generation {
 				continue
@@ -266,19 +264,19 @@ func (l *lab) control(ctx context.Context) {
 	}
 }
 
-// listed is all that a cache has.
+// listed returns everything in a cache.
 func listed[T any](from interface {
 	List(selector labels.Selector) ([]T, error)
 },
 ) []T {
 	all, err := from.List(labels.Everything())
 	if err != nil {
-		panic(err) // a cache that is there has a list
+		panic(err) // a cache always has a list
 	}
 	return all
 }
 
-// cleanCluster removes what a cluster left on the API server that stands for all of them.
+// cleanCluster removes the objects of a cluster from the shared API server.
 func (l *lab) cleanCluster() {
 	ctx := context.Background()
 	all := metav1.ListOptions{}
@@ -309,7 +307,7 @@ func (l *lab) run(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provisi
 	return op, l.engine.Run(l.t.Context(), op, spec)
 }
 
-// built is a lab with a cluster.
+// built returns a lab with a cluster.
 func built(t testing.TB, n, controlPlanes int) *lab {
 	t.Helper()
 	l := newLab(t, n, controlPlanes)
@@ -318,7 +316,7 @@ func built(t testing.TB, n, controlPlanes int) *lab {
 	return l
 }
 
-// must is a run that succeeds.
+// must runs an Operation that has to succeed.
 func (l *lab) must(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provision, set ...func(*lifecyclev1alpha1.OperationSpec)) *lifecyclev1alpha1.Operation {
 	l.t.Helper()
 	op, err := l.run(action, spec, set...)
@@ -328,7 +326,7 @@ func (l *lab) must(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provis
 	return l.kept(op.Name)
 }
 
-// unreachable takes hosts off the network.
+// unreachable disconnects hosts.
 func (l *lab) unreachable(names ...string) {
 	l.fleet.Fault = func(name, _ string) error {
 		if slices.Contains(names, name) {
@@ -338,7 +336,7 @@ func (l *lab) unreachable(names ...string) {
 	}
 }
 
-// untouched checks that hosts are as they were before.
+// untouched checks that hosts are unchanged.
 func (l *lab) untouched(before map[string]map[string]string, names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -348,7 +346,7 @@ func (l *lab) untouched(before map[string]map[string]string, names ...string) {
 	}
 }
 
-// kept is the record that the store has.
+// kept returns the stored record of an Operation.
 func (l *lab) kept(name string) *lifecyclev1alpha1.Operation {
 	l.t.Helper()
 	op, err := l.store.Operation(l.t.Context(), name)
@@ -358,7 +356,7 @@ func (l *lab) kept(name string) *lifecyclev1alpha1.Operation {
 	return op
 }
 
-// resume runs an Operation again, as another process would: from its record.
+// resume runs an Operation from its record, as another process would.
 func (l *lab) resume(name string) error {
 	l.t.Helper()
 	op := l.kept(name)
@@ -368,8 +366,8 @@ func (l *lab) resume(name string) error {
 	return l.engine.Run(l.t.Context(), op, nil)
 }
 
-// kubelets that run make their nodes, whatever became of the run that had them started: it may have
-// been cut off before the agent said so.
+// kubelets registers the nodes of running kubelets. The run that started them may have been
+// interrupted before the agent reported it.
 func (l *lab) kubelets() {
 	for _, h := range l.spec.Hosts {
 		if l.runs(l.t.Context(), h.Name, "orrery-kubelet") {
@@ -378,7 +376,7 @@ func (l *lab) kubelets() {
 	}
 }
 
-// tree is what is on a host, but what changes from run to run: times and leases.
+// tree returns the files of a host, without times and leases, which differ between runs.
 func (l *lab) tree(name string) map[string]string {
 	l.t.Helper()
 	root := l.fleet.Root(name)
@@ -510,7 +508,8 @@ func TestPlanHash(t *testing.T) {
 	}
 }
 
-// TestPlanHashOfAll: a plan is done whole or not at all, and which host does not answer is said.
+// TestPlanHashOfAll: a plan is done completely or not at all, and the error names unreachable
+// hosts.
 func TestPlanHashOfAll(t *testing.T) {
 	l := built(t, 2, 1)
 	spec := l.maxPods(70)

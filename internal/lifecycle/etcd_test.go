@@ -31,9 +31,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// etcds runs the etcd of each host of a lab for real, as a process of this machine: with the
-// command and the keys that the agent gave the host. What hosts send to each other's addresses goes
-// through a proxy to where it listens.
+// etcds runs a real etcd process for each host of a lab, with the command and keys that the agent
+// gave the host. A proxy forwards traffic between the hosts' addresses to the local ports.
 type etcds struct {
 	l     *lab
 	proxy string
@@ -45,13 +44,13 @@ type etcds struct {
 // etcdProcess is the etcd of a host.
 type etcdProcess struct {
 	unit         plan.Unit
-	client, peer string // where it listens
+	client, peer string // local addresses
 	cmd          *exec.Cmd
 	ended        chan struct{}
 	log          string
 }
 
-// withEtcds has the hosts of a lab run etcd.
+// withEtcds lets the hosts of a lab run etcd.
 func withEtcds(l *lab) *etcds {
 	e := &etcds{l: l, members: map[string]*etcdProcess{}}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -107,7 +106,7 @@ func (e *etcds) member(name string) *etcdProcess {
 	return e.members[name]
 }
 
-// forward connects a member to another.
+// forward connects one member to another.
 func (e *etcds) forward(w http.ResponseWriter, r *http.Request) {
 	to := ""
 	for _, h := range hosttest.Hosts(9) {
@@ -135,9 +134,8 @@ func (e *etcds) forward(w http.ResponseWriter, r *http.Request) {
 	io.Copy(here, bufio.NewReader(there))
 }
 
-// start does what the manager of units would: it runs the etcd of a host, or restarts it if its
-// unit is another. It waits until the member has a vote and answers, or has ended: that is what the
-// probe of the stage would wait for.
+// start plays systemd: it runs the etcd of a host, or restarts it if its unit has changed. It waits
+// until the member votes and answers, or has ended, as the probe of the stage would.
 func (e *etcds) start(name string, unit plan.Unit) {
 	old := e.member(name)
 	if old != nil && old.runs() && jsonOf(e.l.t, old.unit) == jsonOf(e.l.t, unit) {
@@ -168,7 +166,7 @@ func (e *etcds) start(name string, unit plan.Unit) {
 			value = "https://" + m.peer
 		case flag == "--listen-metrics-urls":
 			continue
-		case flag == "--data-dir": // not where the lab compares what is on hosts
+		case flag == "--data-dir": // outside of the files that the lab compares
 			value = filepath.Join(e.l.fleet.Dir, name+".etcd")
 		case strings.HasPrefix(value, "/"):
 			value = root + value
@@ -193,7 +191,7 @@ func (e *etcds) start(name string, unit plan.Unit) {
 	e.awaitVote(name, m)
 }
 
-// awaitVote waits until a member answers as one that has a vote, or has ended.
+// awaitVote waits until a member is a voting member, or has ended.
 func (e *etcds) awaitVote(name string, m *etcdProcess) {
 	deadline := time.Now().Add(patience)
 	for m.runs() {
@@ -219,7 +217,7 @@ func (m *etcdProcess) runs() bool {
 	}
 }
 
-// stop ends the etcd of a host, as a power loss would.
+// stop kills the etcd of a host, as a loss of power would.
 func (e *etcds) stop(name string) {
 	if m := e.member(name); m != nil {
 		m.cmd.Process.Kill()
@@ -227,7 +225,7 @@ func (e *etcds) stop(name string) {
 	}
 }
 
-// fail stops the etcd of hosts, and has their agents say so.
+// fail stops the etcd of hosts, and lets their agents report it.
 func (e *etcds) fail(names ...string) {
 	e.l.t.Helper()
 	for _, name := range names {
@@ -236,7 +234,7 @@ func (e *etcds) fail(names ...string) {
 	}
 }
 
-// client of the etcd of a host.
+// client returns a client of the etcd on a host.
 func (e *etcds) client(name string) *clientv3.Client {
 	e.l.t.Helper()
 	keys := e.l.state().InUse()
@@ -256,7 +254,7 @@ func (e *etcds) client(name string) *clientv3.Client {
 	return cli
 }
 
-// list lists the members as that of a host sees them, if a majority confirms it.
+// list returns the members from the etcd on a host, if a majority confirms them.
 func (e *etcds) list(name string) ([]*etcdserverpb.Member, error) {
 	cli := e.client(name)
 	defer cli.Close()
@@ -269,7 +267,7 @@ func (e *etcds) list(name string) ([]*etcdserverpb.Member, error) {
 	return list.Members, nil
 }
 
-// wantMembers checks which hosts have a vote in etcd, as that of a host sees it.
+// wantMembers checks the voting members, as listed by the etcd on the host seen.
 func (e *etcds) wantMembers(seen string, want ...string) {
 	e.l.t.Helper()
 	members, err := e.list(seen)
@@ -288,10 +286,10 @@ func (e *etcds) wantMembers(seen string, want ...string) {
 	}
 }
 
-// pid of the etcd of a host.
+// pid returns the process ID of the etcd on a host.
 func (e *etcds) pid(name string) int { return e.member(name).cmd.Process.Pid }
 
-// freeAddress is a port of this machine on which nothing listens.
+// freeAddress returns a local address without a listener.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -302,7 +300,7 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// stopUnit has the agent of a host say that a unit does not run.
+// stopUnit lets the agent of a host report that a unit does not run.
 func (l *lab) stopUnit(name, unit string) {
 	l.t.Helper()
 	path := filepath.Join(l.fleet.Root(name), ".recorded.json")

@@ -18,8 +18,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// like returns a lab of the same size whose cluster has the same keys, so that what is on its hosts
-// can be compared.
+// like returns a lab of the same size and with the same keys, so that the files on the hosts can be
+// compared.
 func (l *lab) like(t *testing.T, n, controlPlanes int) *lab {
 	t.Helper()
 	other := newLab(t, n, controlPlanes)
@@ -36,7 +36,7 @@ func (l *lab) like(t *testing.T, n, controlPlanes int) *lab {
 	return other
 }
 
-// nth fails the n-th of the calls that it is told of.
+// nth fails the nth call of hits.
 type nth struct {
 	n int
 
@@ -51,15 +51,15 @@ func (f *nth) hits() bool {
 	return f.calls == f.n
 }
 
-// count is how many calls there were.
+// count returns the number of calls.
 func (f *nth) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls
 }
 
-// TestFailAtEveryCommand breaks each command of a create, before it runs and after it ran, and
-// resumes. Without SOAK it breaks a third of them.
+// TestFailAtEveryCommand breaks each command of a create, before and after it runs, and resumes.
+// Without SOAK it breaks a third of them.
 func TestFailAtEveryCommand(t *testing.T) {
 	undisturbed := newLab(t, 2, 1)
 	undisturbed.spec.Network.Plugin = plan.NetworkNone // what is waited for in the cluster is not what fails here
@@ -113,8 +113,8 @@ func TestFailAtEveryCommand(t *testing.T) {
 	}
 }
 
-// TestAgentFails breaks the agent off at twelve points all the way through a create and a delete,
-// and resumes. Without SOAK it does a third of them.
+// TestAgentFails interrupts the agent at twelve points of a create and a delete, and resumes.
+// Without SOAK it uses a third of the points.
 func TestAgentFails(t *testing.T) {
 	undisturbed := newLab(t, 1, 1)
 	undisturbed.spec.Network.Plugin = plan.NetworkNone
@@ -156,7 +156,7 @@ func TestAgentFails(t *testing.T) {
 	}
 }
 
-// install makes the directories that every Linux has.
+// install creates directories that every Linux has.
 func (l *lab) install(name string) {
 	l.t.Helper()
 	if err := os.MkdirAll(filepath.Join(l.fleet.Root(name), "var", "lib"), 0o755); err != nil {

@@ -27,7 +27,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// patience is how long a test waits for what has to come.
+// patience is how long a test waits for an expected event.
 const patience = 30 * time.Second
 
 func jsonOf(t testing.TB, v any) string {
@@ -39,7 +39,7 @@ func jsonOf(t testing.TB, v any) string {
 	return string(content)
 }
 
-// filesIn are the files below a directory, by path.
+// filesIn returns the contents of the files below a directory, by path.
 func filesIn(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -56,11 +56,11 @@ func filesIn(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// once does something the first time it is told of a stage.
+// once calls do at the first request with a stage.
 type once struct {
 	sync.Once
 
-	stage string // a step that the stage has
+	stage string // ID of a step in the stage
 	do    func()
 }
 
@@ -70,7 +70,7 @@ func (o *once) applied(req node.Request) {
 	}
 }
 
-// midway does something when the host has done its first stage.
+// midway calls do when a host has finished its first stage.
 func (l *lab) midway(do func()) {
 	o := &once{stage: "system/sysctls", do: do}
 	l.fleet.Applied = func(name string, req node.Request) {
@@ -79,7 +79,7 @@ func (l *lab) midway(do func()) {
 	}
 }
 
-// asked is a store that says when a run has taken notice of what its Operation is asked.
+// asked is a store that reports when a run has noticed Paused or Canceled.
 type asked struct {
 	lifecycle.Files
 
@@ -88,7 +88,7 @@ type asked struct {
 	noticed chan struct{}
 }
 
-// Record implements Store. A run that records again has taken in what the last answer said.
+// Record implements Store. A run that records again has read the spec of the previous answer.
 func (s *asked) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	err := s.Files.Record(ctx, op)
 	s.mu.Lock()
@@ -110,7 +110,7 @@ func await(t testing.TB, what string, done <-chan struct{}) {
 	}
 }
 
-// TestStop pauses and cancels a run between two stages.
+// TestStop pauses or cancels a run between two stages.
 func TestStop(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ask   func(*lifecyclev1alpha1.OperationSpec)
@@ -144,7 +144,7 @@ func TestStop(t *testing.T) {
 			if _, ok := l.tree("h-1")["/etc/sysctl.d/95-orrery.conf"]; !ok {
 				t.Error("the first stage was not done")
 			}
-			// As long as that is so, nothing more is done, by whomever.
+			// While the spec says so, another run does nothing either.
 			commands := l.fleet.Commands("h-1")
 			if err := l.resume(op.Name); !errors.Is(err, tc.err) {
 				t.Errorf("resumed without being asked to: %v", err)
@@ -174,7 +174,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestAbandoned: a run is interrupted, as with ctrl-c, and another process goes on with it.
+// TestAbandoned: a run is interrupted, as with ctrl-c, and another process resumes it.
 func TestAbandoned(t *testing.T) {
 	l := newLab(t, 2, 1)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -204,7 +204,7 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// lease has the agent of a host take or refuse a lease, as from a run elsewhere.
+// lease requests a lease from the agent of a host, as a run elsewhere would. It returns the output.
 func (l *lab) lease(name string, lease plan.Lease) string {
 	l.t.Helper()
 	state, err := l.store.Load(l.t.Context(), "oak")
@@ -222,7 +222,7 @@ func (l *lab) lease(name string, lease plan.Lease) string {
 	return out.String()
 }
 
-// TestLease: two runs do not change a host at once.
+// TestLease: two runs do not change a host at the same time.
 func TestLease(t *testing.T) {
 	l := built(t, 1, 1)
 	before := l.trees()
@@ -243,7 +243,7 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestFenced: a run that was taken for dead, and was resumed elsewhere, changes nothing any more.
+// TestFenced: a run that was resumed elsewhere changes nothing any more.
 func TestFenced(t *testing.T) {
 	l := newLab(t, 1, 1)
 	var before map[string]map[string]string
@@ -269,8 +269,7 @@ func TestFenced(t *testing.T) {
 	l.untouched(before, "h-1")
 }
 
-// TestDrift: what was changed on a host behind our back is repaired, and nothing else is done
-// anywhere.
+// TestDrift: a manual change on a host is repaired, and nothing else is changed.
 func TestDrift(t *testing.T) {
 	l := built(t, 2, 1)
 	before := l.trees()
@@ -301,13 +300,13 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// rolling sees how many hosts are at work at the same time.
+// rolling records how many hosts are changed at the same time.
 type rolling struct {
 	mu      sync.Mutex
 	active  []string
 	order   []string
 	most    map[string]int // by kind of host
-	pair    chan struct{}  // closed when two workers are at work
+	pair    chan struct{}  // closed when two workers are changed at once
 	paired  sync.Once
 	workers []string
 }
@@ -334,8 +333,8 @@ func (r *rolling) end(name string) {
 	r.active = slices.DeleteFunc(r.active, func(n string) bool { return n == name })
 }
 
-// TestRolling: what restarts something is done on one control plane after the other, and then on as
-// many workers at a time as is allowed.
+// TestRolling: restarts happen on one control plane after the other, and then on at most
+// MaxUnavailable workers in parallel.
 func TestRolling(t *testing.T) {
 	l := built(t, 5, 2+1)
 	l.spec.RoleGroups["worker"] = []string{"h-[4:5]"}
@@ -356,7 +355,7 @@ func TestRolling(t *testing.T) {
 	}
 }
 
-// hanging is a network in which a command on a host never ends.
+// hanging is a network in which some commands never end.
 type hanging struct {
 	host.Dialer
 
@@ -394,7 +393,7 @@ func (h *hanging) hang(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// TestHang: whatever does not come back, an interrupted run ends, and can be resumed.
+// TestHang: an interrupted run ends, wherever it hangs, and can be resumed.
 func TestHang(t *testing.T) {
 	agent := func(verb string) func([]string) bool {
 		return func(argv []string) bool { return len(argv) > 2 && argv[0] == node.AgentPath && argv[2] == verb }
@@ -441,7 +440,7 @@ func TestHang(t *testing.T) {
 	}
 }
 
-// TestManySteps: a record does not grow without bound, and what failed is not what is dropped.
+// TestManySteps: a record does not grow without bound, and failed steps are not dropped.
 func TestManySteps(t *testing.T) {
 	l := newLab(t, 1, 1)
 	l.spec.Network.Plugin = plan.NetworkNone
@@ -474,5 +473,5 @@ func TestManySteps(t *testing.T) {
 	}
 }
 
-// paths of a tree.
+// paths returns the paths of a tree.
 func paths(tree map[string]string) []string { return slices.Sorted(maps.Keys(tree)) }

@@ -16,14 +16,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// badKubelet is a spec with a setting with which no kubelet starts.
+// badKubelet returns a spec with which no kubelet starts.
 func badKubelet(spec *clusterv1alpha1.Provision) *clusterv1alpha1.Provision {
 	bad := spec.DeepCopy()
 	bad.Kubernetes.KubeletConfiguration = &apiextensionsv1.JSON{Raw: []byte(`{"evictionHard":{"memory.available":"most of it"}}`)}
 	return bad
 }
 
-// rollback is the spec of the generation before.
+// rollback returns the spec to go back to.
 func (l *lab) rollback() *clusterv1alpha1.Provision {
 	l.t.Helper()
 	spec, err := l.state().Rollback()
@@ -33,12 +33,12 @@ func (l *lab) rollback() *clusterv1alpha1.Provision {
 	return spec
 }
 
-// TestRollback: hosts become what they were before a bad setting, byte for byte.
+// TestRollback: a rollback restores the hosts byte for byte.
 func TestRollback(t *testing.T) {
 	t.Run("OfAChangeThatFailed", func(t *testing.T) {
 		l := built(t, 3, 1)
 		before := l.trees()
-		// The kubelets of the first two do not come up.
+		// The kubelets of the first two hosts do not start.
 		changed := 0
 		l.fleet.Broken = func(_, command string) error {
 			if command == "apply" {
@@ -94,7 +94,7 @@ func TestRollback(t *testing.T) {
 		}
 		l.must(lifecyclev1alpha1.ActionApply, l.rollback(), planned)
 		l.untouched(before, "h-1", "h-2")
-		// Twice is forward again.
+		// A second rollback goes forward again.
 		l.must(lifecyclev1alpha1.ActionApply, l.rollback())
 		l.untouched(after, "h-1", "h-2")
 	})

@@ -22,8 +22,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// withRealEtcd is a lab with a cluster of control planes, and workers if there are more hosts,
-// whose etcd is real.
+// withRealEtcd returns a lab with a built cluster and real etcd processes.
 func withRealEtcd(t *testing.T, n, controlPlanes int) (*lab, *etcds) {
 	t.Helper()
 	l := newLab(t, n, controlPlanes)
@@ -36,21 +35,21 @@ func withRealEtcd(t *testing.T, n, controlPlanes int) (*lab, *etcds) {
 	return l, e
 }
 
-// etcdArgs is a spec with another setting of etcd.
+// etcdArgs returns a spec with other flags of etcd.
 func (l *lab) etcdArgs(args ...string) *clusterv1alpha1.Provision {
 	spec := l.spec.DeepCopy()
 	spec.Etcd.ExtraArgs = args
 	return spec
 }
 
-// apiServerArgs is a spec with another setting of the API servers.
+// apiServerArgs returns a spec with other flags of the API servers.
 func (l *lab) apiServerArgs(args ...string) *clusterv1alpha1.Provision {
 	spec := l.spec.DeepCopy()
 	spec.Kubernetes.APIServerArgs = args
 	return spec
 }
 
-// planes is a spec whose control planes are these hosts.
+// planes returns a spec with these hosts as control planes.
 func (l *lab) planes(names ...string) *clusterv1alpha1.Provision {
 	spec := l.spec.DeepCopy()
 	spec.RoleGroups = map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{clusterv1alpha1.RoleControlPlane: names}
@@ -63,7 +62,7 @@ func (l *lab) planes(names ...string) *clusterv1alpha1.Provision {
 	return spec
 }
 
-// pids of the etcd of hosts.
+// pids returns the process IDs of the running etcds, by host.
 func (e *etcds) pids() map[string]int {
 	pids := map[string]int{}
 	for _, name := range e.hosts() {
@@ -74,7 +73,7 @@ func (e *etcds) pids() map[string]int {
 	return pids
 }
 
-// restarted lists the hosts whose etcd is another process than before.
+// restarted lists the hosts whose etcd has another process than before.
 func (e *etcds) restarted(before map[string]int) []string {
 	var names []string
 	for name, pid := range e.pids() {
@@ -86,7 +85,8 @@ func (e *etcds) restarted(before map[string]int) []string {
 	return names
 }
 
-// changed lists the hosts whose agents are asked for changes, in their order, each once.
+// changed returns a function that lists the hosts whose agents got requests to apply, in order,
+// each once.
 func (l *lab) changed() func() []string {
 	var mu sync.Mutex
 	var order []string
@@ -109,8 +109,8 @@ func (l *lab) changed() func() []string {
 	}
 }
 
-// TestQuorumIsKept: a run that would cost the quorum of etcd, or the last API server, is refused
-// before anything is changed, and what costs neither goes on.
+// TestQuorumIsKept: a run that would cost the quorum of etcd or the last API server is refused
+// before any change. Other runs continue.
 func TestQuorumIsKept(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	before, pids := l.trees(), e.pids()
@@ -167,7 +167,7 @@ func TestQuorumIsKept(t *testing.T) {
 	})
 }
 
-// TestOneAtATime: members of etcd are restarted one by one, and the quorum stands all the while.
+// TestOneAtATime: etcd members restart one by one, and the quorum is kept.
 func TestOneAtATime(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	var mu sync.Mutex
@@ -178,7 +178,7 @@ func TestOneAtATime(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, h := range l.spec.Hosts { // all members have a vote and answer whenever one is about to be disturbed
+		for _, h := range l.spec.Hosts { // all members must vote and answer before each change
 			if _, err := e.list(h.Name); err != nil {
 				t.Errorf("etcd of host %s, before host %s is changed: %v", h.Name, name, err)
 			}
@@ -209,8 +209,8 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestBadArgumentCostsOneMember: an argument that etcd does not take costs one member. The run
-// stops there, and the corrected spec brings it back.
+// TestBadArgumentCostsOneMember: an invalid flag of etcd stops one member. The run stops there, and
+// the corrected spec brings the member back.
 func TestBadArgumentCostsOneMember(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	pids := e.pids()
@@ -223,7 +223,7 @@ func TestBadArgumentCostsOneMember(t *testing.T) {
 	if d := cmp.Diff(map[string]int{"h-2": pids["h-2"], "h-3": pids["h-3"]}, e.pids()); d != "" {
 		t.Errorf("members that run (-want +got):\n%s", d)
 	}
-	e.wantMembers("h-2", "h-1", "h-2", "h-3") // only a majority says so
+	e.wantMembers("h-2", "h-1", "h-2", "h-3") // only a majority returns this
 	l.must(lifecyclev1alpha1.ActionApply, l.spec)
 	if d := cmp.Diff([]string{"h-1"}, e.restarted(pids)); d != "" {
 		t.Errorf("restarted (-want +got):\n%s", d)
@@ -231,8 +231,8 @@ func TestBadArgumentCostsOneMember(t *testing.T) {
 	e.wantMembers("h-1", "h-1", "h-2", "h-3")
 }
 
-// TestFailedStepStopsThere: a step that fails on a control plane leaves the others as they are, and
-// the error says the way out.
+// TestFailedStepStopsThere: after a failed step on a control plane the others stay unchanged, and
+// the error says what to do.
 func TestFailedStepStopsThere(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	pids := e.pids()
@@ -257,8 +257,7 @@ func TestFailedStepStopsThere(t *testing.T) {
 	}
 }
 
-// TestMends: what is down has nothing to lose, and is mended before anything that stands is
-// disturbed.
+// TestMends: components that are down are repaired before others are disturbed.
 func TestMends(t *testing.T) {
 	t.Run("StoppedMember", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
@@ -301,7 +300,7 @@ func TestPoweredOffAfterItGrew(t *testing.T) {
 	e.wantMembers("h-3", "h-1", "h-2", "h-3")
 }
 
-// TestOneControlPlaneHasNoSpare: the plan says what does not answer meanwhile, and the run goes on.
+// TestOneControlPlaneHasNoSpare: the plan shows the outage, and the run continues.
 func TestOneControlPlaneHasNoSpare(t *testing.T) {
 	l, e := withRealEtcd(t, 1, 1)
 	pids := e.pids()
@@ -327,19 +326,19 @@ func TestOneControlPlaneHasNoSpare(t *testing.T) {
 	}
 }
 
-// TestJoinsEtcd: new control planes join as learners and get a vote; a join that broke off is
-// finished by the resumed run.
+// TestJoinsEtcd: new control planes join as learners and become voting members. A resumed run
+// completes an interrupted join.
 func TestJoinsEtcd(t *testing.T) {
 	l, e := withRealEtcd(t, 1, 1)
 	grown := l.planes("h-1", "h-2", "h-3")
 	l.spec = grown
 	starts := 0
 	l.fleet.Fault = func(name, command string) error {
-		// The agent of h-2 is asked to take its content first, then for its stages: etcd is the second.
+		// The agent of h-2 gets its content first and then its stages. etcd is the second stage.
 		if name != "h-2" || command != "apply" {
 			return nil
 		}
-		if members, _ := e.list("h-1"); len(members) < 2 { // none while etcd does not answer
+		if members, _ := e.list("h-1"); len(members) < 2 { // empty while etcd does not answer
 			return nil
 		}
 		if starts++; starts > 1 {
@@ -359,8 +358,7 @@ func TestJoinsEtcd(t *testing.T) {
 	e.wantMembers("h-3", "h-1", "h-2", "h-3")
 }
 
-// TestLeavesEtcd: members are taken out as long as those that stay have a quorum, the dead before
-// the living.
+// TestLeavesEtcd: members are removed while the remaining ones have a quorum, dead ones first.
 func TestLeavesEtcd(t *testing.T) {
 	t.Run("TheDead", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
@@ -372,7 +370,7 @@ func TestLeavesEtcd(t *testing.T) {
 		rest := l.planes("h-1", "h-2")
 		l.must(lifecyclev1alpha1.ActionDeleteNode, rest, hosts("h-3"), forget)
 		e.wantMembers("h-2", "h-1", "h-2")
-		// Of two members none is spare, until a third has joined.
+		// With two members none is spare, until a third has joined.
 		l.unreachable()
 		l.spec = rest
 		op, err = l.run(lifecyclev1alpha1.ActionApply, l.etcdArgs("max-concurrent-streams=5000"))
@@ -394,8 +392,8 @@ func TestLeavesEtcd(t *testing.T) {
 		l.must(lifecyclev1alpha1.ActionDeleteNode, l.planes("h-1", "h-2", "h-5"), hosts("h-3", "h-4"), forget)
 		e.wantMembers("h-1", "h-1", "h-2", "h-5")
 	})
-	// The others wait for a change that costs the quorum as long as the dead member is there, and when
-	// it has gone.
+	// Changes of the others that cost the quorum are refused while the dead member exists, and after
+	// its removal.
 	t.Run("TheDeadWhileOthersWait", func(t *testing.T) {
 		l, e := withRealEtcd(t, 3, 3)
 		e.stop("h-3")
@@ -415,7 +413,7 @@ func TestLeavesEtcd(t *testing.T) {
 	})
 }
 
-// TestGateIsCanceled: a run that waits for the control plane to be well ends when it is canceled.
+// TestGateIsCanceled: a run that waits for the control plane to recover ends when it is canceled.
 func TestGateIsCanceled(t *testing.T) {
 	l, _ := withRealEtcd(t, 3, 3)
 	l.engine.Settle = time.Hour

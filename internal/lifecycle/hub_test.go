@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// onHub is a client of the API server as a hub, which has one Operation, oak-1.
+// onHub returns a client of an API server with the hub's kinds and one Operation, oak-1.
 func onHub(t *testing.T) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -55,16 +55,16 @@ func onHub(t *testing.T) client.Client {
 	return hub
 }
 
-// everything lists what a cache would by the index of clusters, of which there is one here.
+// everything lists all objects, as the cache's index of clusters would: there is only one cluster
+// here.
 type everything struct{ client.Client }
 
 func (e everything) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	return e.Client.List(ctx, list)
 }
 
-// TestManyHostsOnHub: a hub's run over many hosts is killed in the middle, by what it kept the next
-// server knows what was done, does not believe it, and in the end every step that it did is in a
-// slice, and the Operation is small.
+// TestManyHostsOnHub: a run over many hosts is killed in the middle. The next server resumes from
+// the records, but verifies them. In the end every step is in a slice, and the Operation is small.
 func TestManyHostsOnHub(t *testing.T) {
 	const n = 60
 	l := newLab(t, n, 1)
@@ -85,8 +85,8 @@ func TestManyHostsOnHub(t *testing.T) {
 		p.end()
 		return op, err
 	}
-	// The record is written in the background, for the first time after a moment: without it there is
-	// nothing to go on from.
+	// The record is written in the background, after a moment. A run without a record cannot be
+	// resumed.
 	_, err := run(server("one"), func(step string) bool {
 		if step != "h-30 kubelet/unit" {
 			return false
@@ -106,7 +106,7 @@ func TestManyHostsOnHub(t *testing.T) {
 
 	l.kubelets()
 
-	// Somebody writes into the slices that everything is done.
+	// Somebody changes all slices to say that everything is done.
 	slices := &lifecyclev1alpha1.OperationSliceList{}
 	if err := hub.List(t.Context(), slices); err != nil {
 		t.Fatal(err)
@@ -170,8 +170,8 @@ func TestManyHostsOnHub(t *testing.T) {
 	}
 }
 
-// TestReadBeforeLock: a run that was read before another process ran it is not run, and nothing of
-// the record is overwritten.
+// TestReadBeforeLock: an Operation that another process has run since it was read is not run, and
+// its record is not overwritten.
 func TestReadBeforeLock(t *testing.T) {
 	l := newLab(t, 1, 1)
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}}

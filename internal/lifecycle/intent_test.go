@@ -11,7 +11,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle"
 )
 
-// without is the lab's spec without its last worker, and that worker's name.
+// without returns the lab's spec without its last worker, and that worker's name.
 func (l *lab) without() (rest *clusterv1alpha1.Provision, gone string) {
 	rest = l.spec.DeepCopy()
 	last := len(rest.Hosts) - 1
@@ -24,7 +24,7 @@ func (l *lab) without() (rest *clusterv1alpha1.Provision, gone string) {
 	return rest, gone
 }
 
-// hosts sets the hosts of an Operation that adds some or takes some out.
+// hosts sets the hosts of an Operation that adds or deletes nodes.
 func hosts(names ...string) func(*lifecyclev1alpha1.OperationSpec) {
 	return func(s *lifecyclev1alpha1.OperationSpec) {
 		switch s.Action {
@@ -37,17 +37,17 @@ func hosts(names ...string) func(*lifecyclev1alpha1.OperationSpec) {
 	}
 }
 
-// forget has hosts given up that cannot be reached.
+// forget lets an Operation forget unreachable hosts.
 func forget(s *lifecyclev1alpha1.OperationSpec) {
 	s.SetMember(s.NamedHosts(), lifecyclev1alpha1.UnreachableForget, s.Order())
 }
 
-// ordered has an Operation done in an order.
+// ordered sets the rollout settings of an Operation.
 func ordered(order lifecyclev1alpha1.Rollout) func(*lifecyclev1alpha1.OperationSpec) {
 	return func(s *lifecyclev1alpha1.OperationSpec) { s.SetMember(s.NamedHosts(), "", order) }
 }
 
-// state is what is known of the cluster.
+// state loads the state of the cluster.
 func (l *lab) state() *lifecycle.State {
 	l.t.Helper()
 	state, err := l.store.Load(l.t.Context(), "oak")
@@ -65,8 +65,8 @@ func namesOf(hosts []clusterv1alpha1.Host) []string {
 	return names
 }
 
-// beginAgain makes the record of a run what it was when the run was killed right after it began:
-// without its hash, if an earlier version of Orrery wrote it.
+// beginAgain resets a record to that of a run that was killed at its start. An earlier version of
+// Orrery wrote no hash.
 func (l *lab) beginAgain(op *lifecyclev1alpha1.Operation, hash string) {
 	l.t.Helper()
 	op.Status = lifecyclev1alpha1.OperationStatus{Attempt: 1, Phase: lifecyclev1alpha1.PhaseRunning, SpecHash: hash}
@@ -75,8 +75,8 @@ func (l *lab) beginAgain(op *lifecyclev1alpha1.Operation, hash string) {
 	}
 }
 
-// TestResumeDeleteNode: a delete-node that failed because its host did not answer takes that host
-// out when it is resumed, and nothing of the run before it comes back.
+// TestResumeDeleteNode: a resumed delete-node removes a host that did not answer before. Nothing of
+// the run before it is done again.
 func TestResumeDeleteNode(t *testing.T) {
 	l := built(t, 3, 1)
 	rest, gone := l.without()
@@ -98,14 +98,13 @@ func TestResumeDeleteNode(t *testing.T) {
 	}
 }
 
-// TestResumeTakesItsOwnSpec: whatever the state keeps, a resumed run does what it was started with,
-// or nothing.
+// TestResumeTakesItsOwnSpec: a resumed run uses the spec that it was started with, or fails.
 func TestResumeTakesItsOwnSpec(t *testing.T) {
 	for name, tc := range map[string]struct {
 		keep  func(l *lab, state *lifecycle.State, op string)
-		hash  bool // the record has the hash that this version writes
+		hash  bool // the record has a hash, as this version writes it
 		given func(l *lab) *clusterv1alpha1.Provision
-		pods  string // what is on the hosts then; empty if it is refused
+		pods  string // setting on the hosts; empty if the run is refused
 	}{
 		"Kept":        {keep: func(*lab, *lifecycle.State, string) {}, hash: true, pods: "maxPods: 61"},
 		"KeptEarlier": {keep: func(*lab, *lifecycle.State, string) {}, pods: "maxPods: 61"},
@@ -175,7 +174,7 @@ func TestResumeTakesItsOwnSpec(t *testing.T) {
 	}
 }
 
-// TestSpecHashHasNoSecrets: how to log in to hosts cannot be guessed from what a record shows.
+// TestSpecHashHasNoSecrets: logins of hosts cannot be guessed from the hash in a record.
 func TestSpecHashHasNoSecrets(t *testing.T) {
 	l := built(t, 1, 1)
 	spec := l.spec.DeepCopy()

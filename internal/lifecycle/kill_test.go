@@ -21,18 +21,17 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// errKilled is what a process that was killed sees of the world, which sees nothing of the process
-// any more.
+// errKilled is the error of every call of a killed process.
 var errKilled = errors.New("the process was killed")
 
-// process is a process that runs the engine, and can be killed: from then on nothing reaches its
-// store, the hosts, or an API server.
+// process is a process with the engine that can be killed. From then on it reaches no store, host
+// or API server.
 type process struct {
 	killed atomic.Bool
 
 	mu   sync.Mutex
-	end  context.CancelFunc     // ends what the dead process would go on trying
-	when func(step string) bool // of the step that begins: kills
+	end  context.CancelFunc     // ends retries of the dead process
+	when func(step string) bool // kills at the step for which it returns true
 	hits []string
 }
 
@@ -43,7 +42,7 @@ func (p *process) dead() error {
 	return nil
 }
 
-// start begins a process that is killed as soon as a step begins of which f is true.
+// start begins a process that is killed at the start of the first step for which f returns true.
 func (p *process) start(ctx context.Context, f func(step string) bool) context.Context {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +52,7 @@ func (p *process) start(ctx context.Context, f func(step string) bool) context.C
 	return ctx
 }
 
-// progress is told what the engine does.
+// progress receives the steps of the engine.
 func (p *process) progress(_ lifecyclev1alpha1.Operation, s lifecyclev1alpha1.StepRecord) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,7 +65,7 @@ func (p *process) progress(_ lifecyclev1alpha1.Operation, s lifecyclev1alpha1.St
 	p.hits = append(p.hits, step)
 }
 
-// mortal has the engine of a lab run in a process that can be killed.
+// mortal runs the engine of a lab in a process that can be killed.
 func (l *lab) mortal() *process {
 	p := &process{}
 	l.env.Store = mortalStore{l.store, p}
@@ -101,7 +100,7 @@ func (m mortalTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return m.next.RoundTrip(r)
 }
 
-// mortalStore keeps nothing of a process that was killed.
+// mortalStore stores nothing for a killed process.
 type mortalStore struct {
 	lifecycle.Store
 
@@ -136,10 +135,10 @@ func (s mortalStore) Log(operation, host string) (io.WriteCloser, error) {
 	return s.Store.Log(operation, host)
 }
 
-// TestKilledAtEveryStep kills the process at every step of a create, of an add-node, of a
-// delete-node and of a delete, and goes on in another each time. In the end hosts are as after an
-// undisturbed run. Without SOAK it kills at a third of the steps. The lab does the same at chosen
-// steps with real processes.
+// TestKilledAtEveryStep kills the process at every step of a create, an add-node, a delete-node and
+// a delete, and resumes in another process. In the end, the hosts are as after an undisturbed run.
+// Without SOAK it kills at a third of the steps. The lab does the same at chosen steps with real
+// processes.
 func TestKilledAtEveryStep(t *testing.T) {
 	undisturbed := newLab(t, 3, 1)
 	small, large := undisturbed.sizes()
@@ -222,7 +221,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// sizes are specs of the same cluster with two hosts and with three.
+// sizes returns specs of the same cluster with two and three hosts.
 func (l *lab) sizes() (small, large *clusterv1alpha1.Provision) {
 	large = l.spec
 	small = large.DeepCopy()

@@ -18,8 +18,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestStateOfEarlierVersion: what an earlier version kept of a host that a run had begun to add is
-// read.
+// TestStateOfEarlierVersion: a state of an earlier version with a half-added host can be read.
 func TestStateOfEarlierVersion(t *testing.T) {
 	store := lifecycle.Files(t.TempDir())
 	if err := os.MkdirAll(store.Path("oak"), 0o700); err != nil {
@@ -45,7 +44,7 @@ func TestStateOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// breakAt has the agent of a host lose the connection after it was asked n times.
+// breakAt breaks the connection to a host after n requests to its agent.
 func (l *lab) breakAt(name string, n int) {
 	var mu sync.Mutex
 	asked := 0
@@ -62,7 +61,7 @@ func (l *lab) breakAt(name string, n int) {
 	}
 }
 
-// gone checks that nothing of the cluster is left, on hosts or in the store.
+// gone checks that nothing of the cluster is left on hosts or in the store.
 func (l *lab) gone(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -75,8 +74,7 @@ func (l *lab) gone(names ...string) {
 	}
 }
 
-// TestHalfAddedIsKnown: a host that was only half added is known, whatever is run after that, until
-// it is undone.
+// TestHalfAddedIsKnown: a half-added host is known until it is undone, through all runs in between.
 func TestHalfAddedIsKnown(t *testing.T) {
 	l := built(t, 3, 1)
 	grown := l.grown()
@@ -97,7 +95,7 @@ func TestHalfAddedIsKnown(t *testing.T) {
 	l.gone("h-1", "h-2", "h-3", "h-4")
 }
 
-// TestLostHosts: a spec that lacks hosts of the cluster is refused before any host is asked.
+// TestLostHosts: a spec without hosts of the cluster is refused before any host is asked.
 func TestLostHosts(t *testing.T) {
 	l := built(t, 3, 1)
 	rest, gone := l.without()
@@ -121,8 +119,8 @@ func TestLostHosts(t *testing.T) {
 	}
 }
 
-// begunCreate is a lab of four hosts, with a cluster of three control planes whose creation broke
-// off on h-3 after the etcd of the others had started.
+// begunCreate returns a lab of four hosts. The creation of a cluster with three control planes was
+// interrupted on h-3, after the etcd of the others had started.
 func begunCreate(t *testing.T) (l *lab, first *clusterv1alpha1.Provision) {
 	t.Helper()
 	l = newLab(t, 4, 3)
@@ -160,8 +158,8 @@ func begunCreate(t *testing.T) (l *lab, first *clusterv1alpha1.Provision) {
 	return l, first
 }
 
-// TestReplacedInTheFirstCreate: a first create that has begun is finished on its hosts, or undone
-// on all of them.
+// TestReplacedInTheFirstCreate: an interrupted first create is completed on its hosts, or undone on
+// all of them.
 func TestReplacedInTheFirstCreate(t *testing.T) {
 	controlPlanes := func(spec *clusterv1alpha1.Provision, names ...string) {
 		spec.RoleGroups = map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{clusterv1alpha1.RoleControlPlane: names}
@@ -172,7 +170,7 @@ func TestReplacedInTheFirstCreate(t *testing.T) {
 		before[h.Name] = l.tree(h.Name)
 	}
 	l.env.target = func(h clusterv1alpha1.Host) host.Target {
-		for _, at := range l.spec.Hosts { // which machine answers depends on the address alone
+		for _, at := range l.spec.Hosts { // the address alone selects the machine
 			if at.Address == h.Address {
 				h.Name = at.Name
 			}
@@ -230,9 +228,8 @@ func TestReplacedInTheFirstCreate(t *testing.T) {
 	})
 }
 
-// TestAnotherMemberHasBegunToJoin: no member is added to etcd while there is one, of which the spec
-// says nothing, that an unfinished run has begun to add: etcd would refuse the members that it is
-// told.
+// TestAnotherMemberHasBegunToJoin: no member is added to etcd while an unfinished run has begun to
+// add a member that the spec lacks. etcd would refuse the list of members.
 func TestAnotherMemberHasBegunToJoin(t *testing.T) {
 	l := built(t, 1, 1)
 	with := func(names ...string) *clusterv1alpha1.Provision {
@@ -246,7 +243,7 @@ func TestAnotherMemberHasBegunToJoin(t *testing.T) {
 		return spec
 	}
 	_, err := l.run(lifecyclev1alpha1.ActionAddNode, with("h-2", "h-3"), hosts("h-2", "h-3"))
-	says(t, err, "etcd has no quorum") // nothing can be asked of the etcd of a simulated host
+	says(t, err, "etcd has no quorum") // the etcd of a simulated host cannot be asked
 	op, err := l.run(lifecyclev1alpha1.ActionAddNode, with("h-4", "h-5"), hosts("h-4", "h-5"))
 	l.wantRefused(op, err, "host h-2 a member of the etcd", "take it out first")
 	if d := cmp.Diff([]string{"h-1", "h-2", "h-3"}, namesOf(l.state().Known())); d != "" {

@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestStrangersStay: what others put on a host after a cluster was built there stays when that is
-// deleted, and nothing else.
+// TestStrangersStay: files that others put on a host after a cluster was built stay when the
+// cluster is deleted, and nothing else stays.
 func TestStrangersStay(t *testing.T) {
 	for name, files := range map[string][]string{
 		"NetworkNamespace": {"/run/netns/mine"},
@@ -39,7 +39,7 @@ func TestStrangersStay(t *testing.T) {
 			l.install("h-1")
 			before := l.tree("h-1")
 			l.must(lifecyclev1alpha1.ActionCreate, l.spec)
-			// What the network plugin brings is none of theirs.
+			// Files of the network plugin are removed.
 			plugins := []string{"/etc/cni/net.d/10-flannel.conflist", "/opt/cni/bin/flannel", "/run/flannel/subnet.env"}
 			for _, path := range append(plugins, files...) {
 				at := filepath.Join(l.fleet.Root("h-1"), path)
@@ -51,7 +51,7 @@ func TestStrangersStay(t *testing.T) {
 				}
 			}
 			l.must(lifecyclev1alpha1.ActionDelete, l.spec)
-			want := map[string]bool{"/opt": true} // as every host has
+			want := map[string]bool{"/opt": true} // every host has it
 			for path := range before {
 				want[path] = true
 			}
@@ -72,7 +72,7 @@ func TestStrangersStay(t *testing.T) {
 	}
 }
 
-// TestSweepDrainsNobody: a release that sweeps more than the one before disturbs no host by that.
+// TestSweepDrainsNobody: a release with a larger sweep disturbs no host.
 func TestSweepDrainsNobody(t *testing.T) {
 	l := built(t, 2, 1)
 	for _, h := range l.spec.Hosts {
@@ -92,7 +92,7 @@ func TestSweepDrainsNobody(t *testing.T) {
 	l.must(lifecyclev1alpha1.ActionApply, l.spec)
 }
 
-// olderSweep leaves on a host the sweep of an earlier release.
+// olderSweep applies the sweep of an earlier release to a host.
 func (l *lab) olderSweep(name string) {
 	l.t.Helper()
 	request, err := json.Marshal(node.Request{

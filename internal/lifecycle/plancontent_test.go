@@ -15,12 +15,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// configMaps is a manifest with one object.
+// configMaps returns a manifest with one object.
 func configMaps(value string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: planned, namespace: kube-system}\ndata: {value: " + value + "}\n"
 }
 
-// write writes a file and the folders above it.
+// write writes a file and creates its parents.
 func write(t *testing.T, path, content string) string {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -32,7 +32,7 @@ func write(t *testing.T, path, content string) string {
 	return path
 }
 
-// aChart is a chart that is rendered otherwise each time.
+// aChart writes a chart whose renderings all differ.
 func aChart(t *testing.T, dir, version, value string) string {
 	t.Helper()
 	write(t, filepath.Join(dir, "Chart.yaml"), "apiVersion: v2\nname: planned\nversion: "+version+"\n")
@@ -42,9 +42,9 @@ func aChart(t *testing.T, dir, version, value string) string {
 	return dir
 }
 
-// TestPlanCoversObjects: what objects are made from is part of a plan's hash: a run with the hash
-// of a plan does nothing if an add-on, a manifest, a chart or its values have changed since. A
-// chart that is rendered otherwise each time has one hash.
+// TestPlanCoversObjects: the sources of objects are part of a plan's hash. A run with the hash of a
+// plan does nothing if an add-on, a manifest, a chart or its values have changed since. A chart
+// with random values has one hash.
 func TestPlanCoversObjects(t *testing.T) {
 	l := built(t, 1, 1)
 	l.engine.Local = true
@@ -134,8 +134,8 @@ func TestPlanCoversObjects(t *testing.T) {
 	})
 }
 
-// TestPlanListsContent: a plan lists all that comes from elsewhere: release files, what objects are
-// made from, and images.
+// TestPlanListsContent: a plan lists everything from external sources: release files, the sources
+// of objects, and images.
 func TestPlanListsContent(t *testing.T) {
 	l := newLab(t, 2, 1)
 	l.engine.Local = true

@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// planFor is the plan of an Operation.
+// planFor returns the changes of an Operation.
 func (l *lab) planFor(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Provision, set ...func(*lifecyclev1alpha1.OperationSpec)) *plan.Changes {
 	l.t.Helper()
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: action}}
@@ -29,7 +29,7 @@ func (l *lab) planFor(action lifecyclev1alpha1.Action, spec *clusterv1alpha1.Pro
 	return changes
 }
 
-// byHash has an Operation do the plan with a hash.
+// byHash makes an Operation do only the plan with a hash.
 func byHash(hash string) func(*lifecyclev1alpha1.OperationSpec) {
 	return func(s *lifecyclev1alpha1.OperationSpec) { s.PlanHash = hash }
 }
@@ -42,7 +42,7 @@ func stepIDs(changes *plan.Changes) []string {
 	return ids
 }
 
-// stepStates are what became of the steps of the cluster of a run, but of waits and gates.
+// stepStates returns the states of the steps in the cluster, without waits and safety checks.
 func stepStates(op *lifecyclev1alpha1.Operation) []string {
 	var states []string
 	for _, s := range op.Status.Steps {
@@ -54,9 +54,8 @@ func stepStates(op *lifecyclev1alpha1.Operation) []string {
 	return states
 }
 
-// TestPlanOfDeleteNode: taking hosts out has a plan, with what is done to the cluster and what is
-// undone, which is done by its hash or not at all; a run that ended on its way finds out from the
-// cluster what is left to do.
+// TestPlanOfDeleteNode: deleting nodes has a plan with the steps in the cluster and what is undone.
+// A run with its hash does this plan or nothing. A resumed run asks the cluster what is left to do.
 func TestPlanOfDeleteNode(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	rest := l.planes("h-1", "h-2")
@@ -88,7 +87,7 @@ func TestPlanOfDeleteNode(t *testing.T) {
 	}
 	e.wantMembers("h-1", "h-1", "h-2", "h-3")
 
-	// The connection to the host is lost when its member is taken out already.
+	// The connection to the host is lost after its member was removed.
 	l.fleet.Fault = func(name, command string) error {
 		if name == "h-3" && command == "apply" {
 			return &host.Unreachable{Host: name, Address: "10.77.0.3:22", Err: syscall.ECONNRESET}
@@ -117,8 +116,8 @@ func TestPlanOfDeleteNode(t *testing.T) {
 	}
 }
 
-// TestPlanOfDelete: undoing a cluster has a plan: all that is undone on its hosts, and what that
-// costs.
+// TestPlanOfDelete: deleting a cluster has a plan with everything that is undone on its hosts, and
+// the outage.
 func TestPlanOfDelete(t *testing.T) {
 	l := built(t, 2, 1)
 	changes := l.planFor(lifecyclev1alpha1.ActionDelete, l.spec)
@@ -133,7 +132,7 @@ func TestPlanOfDelete(t *testing.T) {
 	l.wantRefused(op, err, "the plan is "+changes.Hash, "orrery cluster delete oak --dry-run")
 	l.untouched(before, "h-1", "h-2")
 	op = l.must(lifecyclev1alpha1.ActionApply, l.maxPods(50))
-	for _, p := range l.kept(op.Name).Status.Plan { // the record of a run says what it was to do
+	for _, p := range l.kept(op.Name).Status.Plan { // the record has the plan of the run
 		if len(p.Hosts) == 0 || len(p.Changes) == 0 || !strings.HasPrefix(p.Changes[0], "~ ") || p.Left > 0 {
 			t.Errorf("the record says of hosts %v: %v and %d more", p.Hosts, p.Changes, p.Left)
 		}
@@ -158,8 +157,8 @@ func TestPlanOfDelete(t *testing.T) {
 	}
 }
 
-// TestPlanOfAddNode: a control plane that is added has its member of etcd in the plan; a join that
-// broke off is found by asking etcd.
+// TestPlanOfAddNode: the plan for an added control plane has its etcd member. An interrupted join
+// is found by asking etcd.
 func TestPlanOfAddNode(t *testing.T) {
 	l, e := withRealEtcd(t, 1, 1)
 	grown := l.planes("h-1", "h-2", "h-3")
@@ -193,8 +192,8 @@ func TestPlanOfAddNode(t *testing.T) {
 	e.wantMembers("h-3", "h-1", "h-2", "h-3")
 }
 
-// TestNoNodeAnyMore: a host that keeps etcd and is no worker any more is drained before its kubelet
-// goes, and its Node goes with it. A run that breaks off there is resumed.
+// TestNoNodeAnyMore: a host that keeps etcd but is no worker any more is drained before its kubelet
+// is removed, and its Node is deleted. An interrupted run is resumed.
 func TestNoNodeAnyMore(t *testing.T) {
 	l := newLab(t, 4, 1)
 	l.spec.RoleGroups[clusterv1alpha1.RoleEtcd] = clusterv1alpha1.HostNames{"h-[1:3]"}

@@ -9,7 +9,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// quiet is an environment of files that tells nobody, for tests that reach no host.
+// quiet is an Environment of files that ignores progress, for tests that reach no host.
 type quiet struct {
 	Files
 	others

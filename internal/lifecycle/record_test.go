@@ -11,12 +11,12 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestTold: of a plan that is longer than an Operation may be, what is not told is counted, and
-// each host is named.
+// TestTold: if a plan is too long for an Operation, the omitted changes are counted, and each host
+// is named.
 func TestTold(t *testing.T) {
 	c := &plan.Changes{}
 	const hosts, each, many = 50, 40, maxPlanned + 10
-	for i := range many { // short, and more than one group may have
+	for i := range many { // short, but more than a group may have
 		c.Items = append(c.Items, plan.Change{Host: "a", Kind: "File", Step: "s", Target: fmt.Sprintf("/%d", i), Op: plan.OpAdd})
 	}
 	for h := range hosts {
@@ -39,8 +39,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// TestWaits: what waits ends when its Operation is paused, and of what waits no more nothing is
-// kept.
+// TestWaits: waits end when their Operation is paused, and finished waits are forgotten.
 func TestWaits(t *testing.T) {
 	files := Files(t.TempDir())
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionApply}}

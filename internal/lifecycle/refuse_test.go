@@ -21,7 +21,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// says checks that an error has all that the user needs.
+// says checks that an error contains all the texts.
 func says(t *testing.T, err error, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -34,7 +34,7 @@ func says(t *testing.T, err error, want ...string) {
 	}
 }
 
-// grown is a spec with one more worker.
+// grown returns a spec with one more worker.
 func (l *lab) grown() *clusterv1alpha1.Provision {
 	spec := l.spec.DeepCopy()
 	spec.Hosts = hosttest.Hosts(len(spec.Hosts) + 1)
@@ -43,15 +43,14 @@ func (l *lab) grown() *clusterv1alpha1.Provision {
 	return spec
 }
 
-// maxPods is a spec with another setting of the kubelet.
+// maxPods returns a spec with another setting of the kubelet.
 func (l *lab) maxPods(n int32) *clusterv1alpha1.Provision {
 	spec := l.spec.DeepCopy()
 	spec.Kubernetes.MaxPods = n
 	return spec
 }
 
-// TestUnreachable: a host that is part of the cluster and does not answer is unknown. It stays in
-// the cluster and as it is.
+// TestUnreachable: a host of the cluster that does not answer stays in the cluster, unchanged.
 func TestUnreachable(t *testing.T) {
 	l := built(t, 3, 1)
 	before := l.trees()
@@ -89,8 +88,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestUnreachableNew: hosts that are to become part of a cluster have to be there before anything
-// is done.
+// TestUnreachableNew: all new hosts must be reachable before anything is done.
 func TestUnreachableNew(t *testing.T) {
 	l := newLab(t, 3, 1)
 	l.unreachable("h-2")
@@ -103,8 +101,7 @@ func TestUnreachableNew(t *testing.T) {
 	}
 }
 
-// TestPreflight: what stands in the way is said with the host and the way out, and nothing is done
-// on any host.
+// TestPreflight: the error names the host, the problem and what to do. Nothing is done on any host.
 func TestPreflight(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set  func(*hosttest.Fleet)
@@ -156,7 +153,7 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// TestDeleteUnreachable: what cannot be undone is not forgotten unless that is asked for.
+// TestDeleteUnreachable: a host that cannot be undone is forgotten only on request.
 func TestDeleteUnreachable(t *testing.T) {
 	l := built(t, 3, 1)
 	before := l.trees()
@@ -189,7 +186,7 @@ func TestDeleteUnreachable(t *testing.T) {
 	}
 }
 
-// TestDeleteNode: a worker leaves without a trace, and the others do not notice.
+// TestDeleteNode: a worker is removed without leftovers, and the others are not disturbed.
 func TestDeleteNode(t *testing.T) {
 	l := built(t, 3, 1)
 	before := l.trees()
@@ -209,7 +206,7 @@ func TestDeleteNode(t *testing.T) {
 	}
 }
 
-// TestDeleteNodeWhileAnotherIsAway: a host that stays and does not answer is left as it is, and the
+// TestDeleteNodeWhileAnotherIsAway: a remaining host that does not answer stays unchanged, and the
 // record says so.
 func TestDeleteNodeWhileAnotherIsAway(t *testing.T) {
 	l := built(t, 3, 1)
@@ -227,7 +224,7 @@ func TestDeleteNodeWhileAnotherIsAway(t *testing.T) {
 	l.untouched(before, "h-1", "h-2")
 }
 
-// TestOtherCluster: a host of another cluster is left alone, whatever is asked for.
+// TestOtherCluster: a host of another cluster is never changed.
 func TestOtherCluster(t *testing.T) {
 	l := built(t, 1, 1)
 	before := l.trees()
@@ -243,7 +240,7 @@ func TestOtherCluster(t *testing.T) {
 	}
 }
 
-// TestSecrets: what logs in to hosts is in the state, which is kept as a secret, and nowhere else.
+// TestSecrets: logins of hosts are only in the state, which is stored as a secret.
 func TestSecrets(t *testing.T) {
 	l := newLab(t, 2, 1)
 	const secret = "correct-horse-battery"
@@ -297,8 +294,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestAllProblemsAtOnce: whatever is wrong with hosts is said in one report: hosts that are away,
-// that refuse the login, and on which something stands in the way.
+// TestAllProblemsAtOnce: one error reports all problems of hosts: unreachable hosts, refused
+// logins, and findings of the preflight.
 func TestAllProblemsAtOnce(t *testing.T) {
 	l := newLab(t, 6, 1)
 	l.fleet.Facts = map[string]map[string]string{"h-4": {"uid": "1000"}, "h-5": {"df": "/dev/vda1 104857600 104756224 102400 99% /"}}

@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
-// wantRefused checks that a run ended with an error that says all of this, and that its record says
-// the same.
+// wantRefused checks that a run failed with an error that contains all these texts, and that its
+// record has them, too.
 func (l *lab) wantRefused(op *lifecyclev1alpha1.Operation, err error, says ...string) {
 	l.t.Helper()
 	if err == nil {
@@ -40,11 +40,11 @@ func (l *lab) wantRefused(op *lifecyclev1alpha1.Operation, err error, says ...st
 	}
 }
 
-// TestRefusedByFacts creates a cluster on hosts of which one is unfit: the message names it and the
-// way out, and no host is asked for more than its facts.
+// TestRefusedByFacts creates a cluster with one unfit host. The message names it and what to do,
+// and hosts are asked only for facts.
 func TestRefusedByFacts(t *testing.T) {
 	cases := map[string]struct {
-		facts map[string]string // of h-2
+		facts map[string]string // of host h-2
 		clock time.Duration
 		says  []string
 	}{
@@ -82,8 +82,7 @@ func TestRefusedByFacts(t *testing.T) {
 	}
 }
 
-// TestRefusedChanges asks a cluster for what it cannot become. No host is asked for more than its
-// facts.
+// TestRefusedChanges asks for impossible changes of a cluster. Hosts are asked only for facts.
 func TestRefusedChanges(t *testing.T) {
 	l := newLab(t, 3, 1)
 	if _, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec); err != nil {
@@ -161,8 +160,8 @@ func TestRefusedChanges(t *testing.T) {
 	}
 }
 
-// TestUnreachableIsUnknown applies to a cluster of which a host does not answer: it stays part of
-// it, and what it is to be is done when it is back.
+// TestUnreachableIsUnknown applies a change while a host does not answer. The host stays in the
+// cluster, and is changed when it is back.
 func TestUnreachableIsUnknown(t *testing.T) {
 	l := newLab(t, 3, 1)
 	if _, err := l.run(lifecyclev1alpha1.ActionCreate, l.spec); err != nil {
@@ -195,8 +194,8 @@ func TestUnreachableIsUnknown(t *testing.T) {
 	}
 }
 
-// TestTwoRunsOnOneHost breaks a run off while it has hosts, and has somebody else start one from a
-// copy of the state: it is told whose the hosts are. So is who builds another cluster of them.
+// TestTwoRunsOnOneHost interrupts a run that holds leases. A run from a copy of the state, and one
+// for another cluster, are refused with the name of the holder.
 func TestTwoRunsOnOneHost(t *testing.T) {
 	l := newLab(t, 1, 1)
 	applies := 0
@@ -226,7 +225,7 @@ func TestTwoRunsOnOneHost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	earlier, err := other.run("Nothing", l.spec) // its operations are counted from 1 again
+	earlier, err := other.run("Nothing", l.spec) // numbers of its Operations begin with 1 again
 	other.wantRefused(earlier, err, "unknown action")
 	second, err := other.run(lifecyclev1alpha1.ActionCreate, l.spec)
 	other.wantRefused(second, err, "host h-1: operation oak-1, run by test, works on this host", "resume")
@@ -244,7 +243,7 @@ func TestTwoRunsOnOneHost(t *testing.T) {
 	}
 }
 
-// TestHalfWrittenFile leaves of a file on a host what a power loss can: the plan shows it, and
+// TestHalfWrittenFile truncates a file on a host, as a loss of power can. The plan shows it, and
 // apply writes it again.
 func TestHalfWrittenFile(t *testing.T) {
 	l := newLab(t, 1, 1)

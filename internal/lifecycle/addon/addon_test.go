@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
-// input is that of a cluster with flannel; change may change it.
+// input returns the input of a cluster with flannel. change functions modify it.
 func input(change ...func(*Input)) Input {
 	in := Input{
 		Name: "test", Nodes: 3, APIServer: "127.0.0.1:7443", Endpoint: "192.0.2.10:6443", CA: []byte("PEM"),
@@ -71,7 +71,7 @@ func find(t *testing.T, g Group, kind, name string) *unstructured.Unstructured {
 	return nil
 }
 
-// at reads a field: names of maps, and the first item of lists.
+// at reads a field by its path. It takes the first item of lists.
 func at(t *testing.T, o *unstructured.Unstructured, path ...string) any {
 	t.Helper()
 	var value any = o.Object
@@ -223,8 +223,8 @@ func TestFlannel(t *testing.T) {
 	}
 }
 
-// TestFlannelRestarts: flannel reads its configuration when it starts, so another one makes other
-// pods.
+// TestFlannelRestarts: flannel reads its configuration only at its start, so another configuration
+// must change the pods.
 func TestFlannelRestarts(t *testing.T) {
 	pods := func(in Input) any {
 		return at(t, find(t, mustObjects(t, in)["network"], "DaemonSet", "kube-flannel-ds"), "spec", "template")
@@ -297,8 +297,8 @@ func addonWith(a clusterv1alpha1.Addon) func(*Input) {
 	return func(in *Input) { in.Spec.Addons = []clusterv1alpha1.Addon{a} }
 }
 
-// TestAddonNamespaces: a namespace that add-ons need is made once, as it is in a manifest if it is
-// in one.
+// TestAddonNamespaces: a namespace of several add-ons is in one group only. If a manifest has it,
+// that form is used.
 func TestAddonNamespaces(t *testing.T) {
 	groups, err := Objects(t.Context(), input(func(in *Input) {
 		in.Spec.Addons = []clusterv1alpha1.Addon{
@@ -379,7 +379,7 @@ spec:
 	}
 }
 
-// TestPluginValues renders a chart that shows the values it is given.
+// TestPluginValues renders a chart that shows the values it gets.
 func TestPluginValues(t *testing.T) {
 	cases := map[string]struct {
 		change func(*Input)

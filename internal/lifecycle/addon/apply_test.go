@@ -23,7 +23,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// within bounds a test's waiting.
+// within returns a context that ends after d.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -31,7 +31,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// group makes a group of a manifest in a namespace of its own.
+// group returns a group with the objects of a manifest, in its own namespace.
 func group(t *testing.T, manifest string) Group {
 	t.Helper()
 	ns := testenv.Namespace(t, testenv.Config(0))
@@ -56,7 +56,7 @@ func mustApply(t *testing.T, cfg *rest.Config, g Group) int {
 	return changed
 }
 
-// counted is a config whose requests are counted, by method.
+// counted returns a config that counts reads and writes.
 func counted(cfg *rest.Config, writes, reads *atomic.Int64) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Wrap(transport.WrapperFunc(func(next http.RoundTripper) http.RoundTripper {
@@ -76,7 +76,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestCluster takes the objects of a whole cluster to an API server.
+// TestCluster applies the objects of a whole cluster to an API server.
 func TestCluster(t *testing.T) {
 	in := input(func(in *Input) {
 		in.Spec.Addons = []clusterv1alpha1.Addon{
@@ -98,7 +98,7 @@ func TestCluster(t *testing.T) {
 		}
 		total += changed
 	}
-	// A chart's random parts are others now.
+	// The random parts of the chart are different now.
 	if groups, err = Objects(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,8 @@ func TestCluster(t *testing.T) {
 	if removed, err := Prune(t.Context(), cfg, groups); err != nil || len(removed) > 0 {
 		t.Errorf("Prune removed %v, %v", removed, err)
 	}
-	// Without the add-ons, all of them goes but what others may keep things in.
+	// Without the add-ons, their objects are removed, except for kinds that may have content of
+	// others.
 	removed, err := Prune(t.Context(), cfg, groups[:3])
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +157,7 @@ func TestApplyRepairs(t *testing.T) {
 	cfg := testenv.Config(0)
 	client := kubernetes.NewForConfigOrDie(cfg)
 	cases := map[string]struct {
-		// disturb changes what was applied, or what is to be.
+		// disturb changes applied objects, or the group.
 		disturb func(t *testing.T, g *Group)
 		observe []string
 		changed int
@@ -168,7 +169,7 @@ func TestApplyRepairs(t *testing.T) {
 			}
 		}, []string{"add ConfigMap NS/a"}, 1},
 		"OurFieldChanged": {func(t *testing.T, g *Group) { setData(t, client, g.Namespace, "a", "x", "2") }, []string{"change ConfigMap NS/a"}, 1},
-		// What others add is theirs.
+		// Fields of others stay.
 		"FieldOfOthersAdded": {func(t *testing.T, g *Group) { setData(t, client, g.Namespace, "a", "y", "2") }, nil, 0},
 		"LabelTaken": {func(t *testing.T, g *Group) {
 			patch(t, client, g.Namespace, "a", `{"metadata": {"labels": {"lifecycle.orrery.dev/group": null}}}`)
@@ -224,7 +225,7 @@ func TestApplyRepairs(t *testing.T) {
 	}
 }
 
-// observe returns what Observe says of the objects in a group's namespace.
+// observe returns the changes that Observe reports for a group's namespace.
 func observe(t *testing.T, cfg *rest.Config, g Group) []string {
 	t.Helper()
 	changes, err := Observe(t.Context(), cfg, []Group{g})
@@ -291,7 +292,7 @@ metadata: {name: taken}
 	}
 }
 
-// groupsOf returns, as groups, what other tests have applied, so that it is not pruned.
+// groupsOf returns the groups of other tests, so that Prune does not remove their objects.
 func groupsOf(t *testing.T, cfg *rest.Config, except ...string) []Group {
 	t.Helper()
 	c, err := connect(cfg)
@@ -350,7 +351,7 @@ spec:
 	if got := live.Spec.Template.Spec.Containers[0].Image; got != "a:2" {
 		t.Errorf("the job runs %s, want a:2", got)
 	}
-	// A job that is done may clean up after itself.
+	// A finished Job may be deleted.
 	background := metav1.DeletePropagationBackground
 	if err := client.BatchV1().Jobs(g.Namespace).Delete(t.Context(), "a", metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
 		t.Fatal(err)
@@ -393,7 +394,7 @@ func TestApplyRefused(t *testing.T) {
 	}
 }
 
-// TestServerAway: an API server that goes away meanwhile is waited for.
+// TestServerAway: Apply waits for an API server that is down.
 func TestServerAway(t *testing.T) {
 	server := testenv.StartServer(t)
 	cfg := server.Config()
@@ -418,7 +419,7 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// TestServerFails: an Apply that is cut off at any request is completed by the next.
+// TestServerFails: the next Apply completes one that was interrupted at any request.
 func TestServerFails(t *testing.T) {
 	cfg := testenv.Config(0)
 	for n := int64(1); ; n++ {

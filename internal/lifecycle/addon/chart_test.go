@@ -55,8 +55,8 @@ func TestChartObjects(t *testing.T) {
 	}
 }
 
-// TestChartDigest: what a chart makes at random is no reason to apply an object again, and all else
-// is.
+// TestChartDigest: random parts of a chart do not change an object's digest, and all other parts
+// do.
 func TestChartDigest(t *testing.T) {
 	secret := func(values string) (digest string, password any) {
 		g := mustObjects(t, input(webAddon(clusterv1alpha1.Chart{
@@ -78,7 +78,7 @@ func TestChartDigest(t *testing.T) {
 	}
 }
 
-// repository serves charts/web as versions of itself; edit may change the index and archive.
+// repository serves charts/web in several versions. edit may change the index and the archive.
 func repository(t *testing.T, edit func(index string, archive []byte) (string, []byte)) *httptest.Server {
 	t.Helper()
 	archive := packed(t, "testdata/charts/web")

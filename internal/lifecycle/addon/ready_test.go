@@ -46,8 +46,7 @@ spec:
     spec: {containers: [{name: db, image: "db:1"}]}
 `
 
-// stage applies the workloads in a namespace of their own and does what controllers and kubelets
-// would do.
+// stage has the workloads in a namespace, and plays the controllers and kubelets.
 type stage struct {
 	t         *testing.T
 	client    kubernetes.Interface
@@ -75,7 +74,7 @@ func (s stage) status(resource, name, status string) {
 	}
 }
 
-// pod makes a pod of an app on a node, with a status.
+// pod creates a pod of an app on a node, with a status.
 func (s stage) pod(app, node, status string) *corev1.Pod {
 	s.t.Helper()
 	pod := &corev1.Pod{
@@ -103,7 +102,7 @@ func (s stage) pod(app, node, status string) *corev1.Pod {
 	return pod
 }
 
-// node makes a node whose condition Ready is as given.
+// node creates a node with the condition Ready.
 func (s stage) node(name string, ready corev1.ConditionStatus) {
 	s.t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -118,7 +117,7 @@ func (s stage) node(name string, ready corev1.ConditionStatus) {
 	}
 }
 
-// warn records a warning about a pod.
+// warn records a warning event about an object.
 func (s stage) warn(o metav1.Object, kind, reason, message string) {
 	s.t.Helper()
 	_, err := s.client.CoreV1().Events(s.namespace).Create(s.t.Context(), &corev1.Event{
@@ -143,11 +142,11 @@ func TestReady(t *testing.T) {
 	cases := map[string]struct {
 		gate Gate
 		act  func(stage)
-		// want are parts of the error; none if it is ready.
+		// want lists parts of the error. It is empty if the group is ready.
 		want []string
 	}{
 		"DeploymentUp": {web, func(s stage) { s.status("deployments", "web", webUp) }, nil},
-		// One of two is enough to go on with.
+		// One available pod of two is enough.
 		"DeploymentAvailable": {web, func(s stage) {
 			s.status("deployments", "web", "{observedGeneration: 1, replicas: 2, updatedReplicas: 2, readyReplicas: 1, availableReplicas: 1, conditions: [{type: Available, status: 'True'}]}")
 		}, nil},
@@ -190,7 +189,7 @@ func TestReady(t *testing.T) {
 			s.pod("agent", "alive-1", "{conditions: [{type: Ready, status: 'True'}]}")
 			s.pod("agent", "starting-1", "{}")
 		}, []string{"1 of 2 pods are available", "on starting-1: "}},
-		// A host that died holds up nobody.
+		// A dead host does not block the others.
 		"DaemonSetNodeSilent": {agent, func(s stage) {
 			s.node("alive-2", corev1.ConditionTrue)
 			s.node("silent-2", corev1.ConditionUnknown)
@@ -230,7 +229,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestReadyWaits: a gate is passed as soon as the workload is up.
+// TestReadyWaits: Ready returns as soon as the workload is ready.
 func TestReadyWaits(t *testing.T) {
 	s := newStage(t)
 	done := make(chan error, 1)

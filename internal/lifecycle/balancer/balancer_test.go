@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// server is an API server: it says its name, it can be watched, and it can fall silent.
+// server is an API server that returns its name, allows watches, and can stop to answer.
 type server struct {
 	*httptest.Server
 	address string
@@ -60,7 +60,7 @@ func newServer(t *testing.T, name string) *server {
 			fmt.Fprint(w, name)
 		}
 	}))
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it complains of clients that go away
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it logs clients that disconnect
 	s.StartTLS()
 	s.address = s.Listener.Addr().String()
 	t.Cleanup(func() {
@@ -75,7 +75,7 @@ type balanced struct {
 	address string
 	file    string
 	stop    context.CancelFunc
-	err     error // of Run; to be read when done is closed
+	err     error // result of Run; valid when done is closed
 	done    chan struct{}
 	client  *http.Client
 
@@ -83,7 +83,7 @@ type balanced struct {
 	log strings.Builder
 }
 
-// said is true when there is the text in the log.
+// said returns a function that reports whether the log contains the text.
 func (b *balanced) said(text string) func() bool {
 	return func() bool {
 		b.mu.Lock()
@@ -159,7 +159,7 @@ func (b *balanced) ask(t *testing.T) (string, error) {
 	return string(name), err
 }
 
-// answers asks n times and counts who answers.
+// answers sends n requests and counts the answers by server.
 func (b *balanced) answers(t *testing.T, n int) map[string]int {
 	t.Helper()
 	all := map[string]int{}
@@ -173,7 +173,8 @@ func (b *balanced) answers(t *testing.T, n int) map[string]int {
 	return all
 }
 
-// answered is true once n answers in a row come from exactly these servers.
+// answered returns a function that reports whether n answers in a row come from exactly these
+// servers.
 func (b *balanced) answered(t *testing.T, n int, names ...string) func() bool {
 	return func() bool {
 		all := map[string]int{}
@@ -191,7 +192,7 @@ func (b *balanced) answered(t *testing.T, n int, names ...string) func() bool {
 	}
 }
 
-// watch is a request that stays open; ended is closed when it does not.
+// watch opens a request that stays open. ended is closed when the request ends.
 func (b *balanced) watch(t *testing.T) (name string, ended <-chan struct{}) {
 	t.Helper()
 	resp, err := b.client.Get("https://" + b.address + "/watch")
@@ -212,7 +213,7 @@ func (b *balanced) watch(t *testing.T) (name string, ended <-chan struct{}) {
 	return strings.TrimSpace(string(line[:n])), end
 }
 
-// watchOn watches until it is that server which is watched.
+// watchOn opens watches until one is on the wanted server.
 func (b *balanced) watchOn(t *testing.T, want string) <-chan struct{} {
 	t.Helper()
 	var ended <-chan struct{}
@@ -244,7 +245,7 @@ func TestSpreads(t *testing.T) {
 	}
 }
 
-// No request fails when a backend does, not even the first one.
+// TestBackendDies: no request fails when a backend dies, not even the first one.
 func TestBackendDies(t *testing.T) {
 	t.Parallel()
 	a, other := newServer(t, "a"), newServer(t, "b")
@@ -259,7 +260,8 @@ func TestBackendDies(t *testing.T) {
 	<-ended
 }
 
-// A host that dies says nothing more, and its connections stay open.
+// TestBackendFallsSilent: a dead host sends nothing, and its connections stay open until they are
+// closed here.
 func TestBackendFallsSilent(t *testing.T) {
 	t.Parallel()
 	a, other := newServer(t, "a"), newServer(t, "b")
@@ -285,12 +287,12 @@ func TestBackendFallsSilent(t *testing.T) {
 	}
 }
 
-// One that is not ready gets nothing while another one is; without any, connections go where they
-// can.
+// TestNotReady: a backend that is not ready gets no connections while another one is ready. If none
+// is ready, connections still go to a backend.
 func TestNotReady(t *testing.T) {
 	t.Parallel()
 	a, other := newServer(t, "a"), newServer(t, "b")
-	other.ready.Store(http.StatusUnauthorized) // it does not tell strangers, and is alive
+	other.ready.Store(http.StatusUnauthorized) // it refuses unauthenticated requests, but is alive
 	b := balance(t, a.address, other.address)
 	eventually(t, "both are healthy", b.answered(t, 6, "a", "b"))
 	a.ready.Store(http.StatusInternalServerError)
@@ -323,7 +325,7 @@ func blackhole(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			defer conn.Close() // with the listener
+			defer conn.Close() // closed with the listener
 		}
 	}()
 	return l.Addr().String()
@@ -359,7 +361,7 @@ func TestFileChanges(t *testing.T) {
 	if got := b.answers(t, 4); got["c"] != 4 {
 		t.Errorf("answers after a was removed: got %v", got)
 	}
-	// What cannot be read changes nothing; what comes after it does.
+	// An unreadable file changes nothing. The next readable one does.
 	onC := b.watchOn(t, "c")
 	b.set(t, "no port")
 	eventually(t, "the file was found to be wrong", b.said("no port"))
@@ -374,7 +376,7 @@ func TestFileChanges(t *testing.T) {
 	}
 }
 
-// echo sends back what it gets, after it has got all of it.
+// echo returns its input after it has received all of it.
 func echo(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -400,8 +402,8 @@ func echo(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// The backends are no API servers, so all of them are unhealthy: they are tried all the same. Each
-// client ends its half before it gets an answer.
+// TestManyAtOnce: the backends are no API servers, so all are unhealthy, but are tried. Each client
+// closes its write side before it gets an answer.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	b := balance(t, echo(t), freeAddress(t), echo(t))
@@ -444,7 +446,7 @@ func TestNoBackend(t *testing.T) {
 	}
 }
 
-// Run returns when nothing of it is left.
+// TestStop: Run returns when all its connections are closed.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	b := balance(t, newServer(t, "a").address)

@@ -2,7 +2,7 @@ package catalog
 
 import "testing"
 
-// TestShownLocation: a plan, which is printed and kept, has no password and no token of a URL.
+// TestShownLocation: a plan, which is printed and stored, has no passwords or tokens of URLs.
 func TestShownLocation(t *testing.T) {
 	for name, c := range map[string]struct{ location, want string }{
 		"Plain":        {"https://example.com/a.yaml", "https://example.com/a.yaml"},

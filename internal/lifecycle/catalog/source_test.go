@@ -24,14 +24,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// orderVariable says what a process of ours is to open.
+// orderVariable has the openOrder of a child process.
 const orderVariable = "ORRERY_TEST_OPEN"
 
 type openOrder struct {
 	Base, Dir string
 	File      File
 	Digest    string
-	// Small makes Dir a disk of that many bytes.
+	// Small makes Dir a file system of that many bytes.
 	Small int
 }
 
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
 		os.Exit(obey(text))
 	}
-	// The standard library reads the variable once per process, and never takes a proxy to this
+	// The standard library reads the variable once per process, and never uses a proxy for this
 	// machine.
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		proxied <- r.URL.String()
@@ -95,7 +95,7 @@ func digestOf(text string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// mirror answers by path, and remembers what it was asked for.
+// mirror answers by path, and records the requests.
 type mirror struct {
 	*httptest.Server
 	answers map[string]http.HandlerFunc
@@ -139,7 +139,7 @@ const (
 	checksumPath = runcPath + ".sha256sum"
 )
 
-// whole serves the file as web servers do, with ranges.
+// whole serves the file with ranges, as web servers do.
 func whole(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(text))
@@ -158,7 +158,7 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
-// inTurn answers each request with the next; the last one answers all after it.
+// inTurn answers each request with the next handler. The last one handles all further requests.
 func inTurn(answers ...http.HandlerFunc) http.HandlerFunc {
 	var mu sync.Mutex
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +170,7 @@ func inTurn(answers ...http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// cutAfter breaks the connection after that many bytes of each answer.
+// cutAfter breaks the connection after n bytes of each answer.
 func cutAfter(n int, answer http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer(&cutter{ResponseWriter: w, left: n}, r)
@@ -192,7 +192,7 @@ func (c *cutter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// hang sends that many bytes and then nothing until the client goes away.
+// hang sends n bytes, and then nothing until the client disconnects.
 func hang(n int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(len(content)))
@@ -214,8 +214,8 @@ func TestOpen(t *testing.T) {
 	first := runcPath
 	rest := fmt.Sprintf("%s bytes=%d-", runcPath, half)
 	for name, c := range map[string]struct {
-		partial string // what an earlier run left
-		kept    string // what is kept, under the file's digest
+		partial string // left by an earlier run
+		kept    string // stored under the file's digest
 		answer  http.HandlerFunc
 		asked   []string
 	}{
@@ -238,7 +238,7 @@ func TestOpen(t *testing.T) {
 			digest := digestOf(content)
 			put(t, s.Dir, "partial", digest, c.partial)
 			put(t, s.Dir, "sha256", digest, c.kept)
-			for range 2 { // the second time, it is there
+			for range 2 { // the second time, the file is stored
 				if diff := cmp.Diff(content, open(t, s, digest)); diff != "" {
 					t.Fatal(diff)
 				}
@@ -256,7 +256,7 @@ func TestOpen(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		want   string // of the error, if it stays silent
+		want   string // error if the server stays silent
 	}{
 		"BeforeTheAnswer": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "the server sent nothing for 50ms"},
 		"InTheMiddle":     {hang(1000), "the server sent nothing for 50ms"},
@@ -361,7 +361,7 @@ func TestPasswordIsNotShown(t *testing.T) {
 	}
 }
 
-// TestQueryIsNotShown: what a mirror is asked with, and where it redirects to, may be signed.
+// TestQueryIsNotShown: queries of the mirror's URL and of redirects may have signatures.
 func TestQueryIsNotShown(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
@@ -380,7 +380,7 @@ func TestQueryIsNotShown(t *testing.T) {
 			defer mirror.Close()
 			s := &Source{Base: mirror.URL + "/?token=secret&path=", Dir: t.TempDir(), Idle: time.Second}
 			digest := digestOf(content)
-			if name == "Unprotected" { // what a checksum is asked for
+			if name == "Unprotected" { // the path of a checksum file
 				_, err := s.Resolve(t.Context(), []File{{Name: "x", URL: "https://example.com/x", ChecksumURL: "https://example.com/x.sha256"}})
 				if err == nil || strings.Contains(err.Error(), "secret") {
 					t.Error(err)
@@ -446,7 +446,7 @@ func TestManyProcessesDownloadOnce(t *testing.T) {
 	s := m.source(t)
 	order := openOrder{Base: s.Base, Dir: s.Dir, File: runc, Digest: digestOf(content)}
 	const processes, goroutines = 3, 3
-	// Nobody gets the file before all want it.
+	// The server answers only when all processes wait.
 	m.answers[runcPath] = func(w http.ResponseWriter, r *http.Request) {
 		eventually(t, "all wait", func() bool { return openers(filepath.Join(s.Dir, "partial")) >= processes })
 		whole(content)(w, r)
@@ -526,7 +526,7 @@ func TestResolve(t *testing.T) {
 	many := hexOf("a") + "  runc.arm64\n" + hexOf("b") + "  runc.asc\n" + hexOf(content) + "  runc\n"
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
-		want   string // digest, or a part of the error
+		want   string // digest, or part of the error
 	}{
 		"Alone":            {plain(hexOf(content)), digestOf(content)},
 		"AloneWithNewline": {plain(hexOf(content) + "\n"), digestOf(content)},
@@ -593,15 +593,15 @@ func TestResolveAsksOnce(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// All that is missing is told at once.
+	// One error lists all missing checksums.
 	_, err = s.Resolve(t.Context(), []File{file("a", "SHA256SUMS"), file("x", "x.sha256"), file("y", "SHA256SUMS")})
 	if err == nil || !strings.Contains(err.Error(), "x/v1/") || !strings.Contains(err.Error(), "y/v1/") {
 		t.Error(err)
 	}
 }
 
-// TestResolveOverPlainHTTP: who can change the file on its way can change its checksum, too, so
-// that this is not asked for.
+// TestResolveOverPlainHTTP: somebody who can change a file in transit can also change its checksum.
+// The checksum is therefore not requested.
 func TestResolveOverPlainHTTP(t *testing.T) {
 	pinned := runc
 	pinned.Digest = digestOf(content)
@@ -627,8 +627,8 @@ func TestResolveOverPlainHTTP(t *testing.T) {
 	}
 }
 
-// TestRedirectToPlainHTTP: a checksum is not taken from where a redirect leads through a network as
-// plain text, not even on the way; a file whose digest is known is.
+// TestRedirectToPlainHTTP: a checksum is not read after an unencrypted redirect, not even in
+// between. A file with a known digest is.
 func TestRedirectToPlainHTTP(t *testing.T) {
 	hops := map[string]string{
 		"https://mirror.test/dl.example.com/v1/runc.sha256sum":     "http://cdn.test/sums",
@@ -731,7 +731,7 @@ func sizeOfPart(dir string) int64 {
 	return info.Size()
 }
 
-// openers counts the processes that have a file of the directory open.
+// openers counts the processes that have a file in the directory open.
 func openers(dir string) int {
 	links, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	processes := map[string]bool{}

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestDocumentHasEveryField: the table for people who come from KubeKey has each field that has a
-// rule.
+// TestDocumentHasEveryField: the table in docs/from-kubekey.md has each field with a rule.
 func TestDocumentHasEveryField(t *testing.T) {
 	content, err := os.ReadFile("../../../docs/from-kubekey.md")
 	if err != nil {

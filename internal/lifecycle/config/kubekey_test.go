@@ -35,8 +35,7 @@ func file(t *testing.T, name string) string {
 	return string(content)
 }
 
-// leaves are the paths of the fields that have a value, each with a function that removes it and
-// one that puts it back.
+// leaf is a field with a value, with functions that remove the field and put it back.
 type leaf struct {
 	path          string
 	remove, again func()
@@ -65,8 +64,7 @@ func leaves(path string, at any) []leaf {
 	return found
 }
 
-// TestEveryFieldOfKubeKey: without a field, another cluster comes out, or the field is named as
-// ignored.
+// TestEveryFieldOfKubeKey: removing a field must change the cluster or the list of ignored fields.
 func TestEveryFieldOfKubeKey(t *testing.T) {
 	content, _, _ := strings.Cut(file(t, "kubekey-every-field.yaml"), "\n---\n")
 	var root map[string]any
@@ -74,9 +72,9 @@ func TestEveryFieldOfKubeKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := mustParse(t, content)
-	// What is asked for is what is done anyhow.
+	// These fields ask for the default.
 	anyhow := []string{"spec.kubernetes.type"}
-	// What is named so is ignored in its place, and has an effect in another.
+	// These fields are ignored in one place and have an effect in another.
 	both := []string{"spec.roleGroups.registry[0]", "spec.roleGroups.registry", "spec.controlPlaneEndpoint.internalLoadbalancer", "spec.hosts[3].name"}
 	for _, field := range []string{"name", "bash", "role"} {
 		both = append(both, "spec.system.postClusterInstall[0]."+field)
@@ -188,7 +186,7 @@ func TestKubeKey(t *testing.T) {
 	}
 }
 
-// TestKubeKeySample is the file that KubeKey writes itself: it must be buildable as it is.
+// TestKubeKeySample parses the file that KubeKey generates.
 func TestKubeKeySample(t *testing.T) {
 	read := mustParse(t, `
 apiVersion: kubekey.kubesphere.io/v1alpha2

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m, 1) }
 
-// seed makes the objects that a cluster of some kind has.
+// seed creates the objects of a kind of cluster.
 type seed struct {
 	t      *testing.T
 	client kubernetes.Interface
@@ -40,7 +40,7 @@ func (s seed) node(name string, labels map[string]string, taint string, cidrs []
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	made.Spec.Taints = node.Spec.Taints // the API server adds that the node is not ready
+	made.Spec.Taints = node.Spec.Taints // the API server adds a not-ready taint
 	if made, err = s.client.CoreV1().Nodes().Update(s.t.Context(), made, metav1.UpdateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func (s seed) daemonSet(name string) {
 	}
 }
 
-// clear removes what the test before made.
+// clear removes the objects of the previous test.
 func (s seed) clear() {
 	s.t.Helper()
 	ctx, all := s.t.Context(), metav1.ListOptions{}
@@ -144,7 +144,7 @@ etcd:
 	cases := map[string]struct {
 		seed func(s seed)
 		want clusterv1alpha1.Provision
-		// notes are beginnings of the lines at the head, beside that of the hosts' credentials.
+		// notes are the beginnings of notes at the head of the file, beside that about logins.
 		notes []string
 	}{
 		"OfKubeKey": {

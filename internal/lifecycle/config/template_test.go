@@ -13,8 +13,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// TestTemplateIsDefault: the file as it is says no more than one that has the hosts and the
-// version.
+// TestTemplateIsDefault: the template means the same as a file with only hosts and version.
 func TestTemplateIsDefault(t *testing.T) {
 	read := mustParse(t, string(config.Template("alpha", "v1.36.3")))
 	want := &clusterv1alpha1.Provision{
@@ -33,7 +32,7 @@ func TestTemplateIsDefault(t *testing.T) {
 	}
 }
 
-// TestTemplateHasEveryField: with all fields brought in, none of the schema is without a value.
+// TestTemplateHasEveryField: with all comments removed, every field of the schema has a value.
 func TestTemplateHasEveryField(t *testing.T) {
 	whole := regexp.MustCompile(`(?m)^( *)#([^ \n])`).ReplaceAllString(string(config.Template("alpha", "v1.36.3")), "$1$2")
 	spec := mustParse(t, whole).Cluster.Spec.Provision
@@ -46,7 +45,7 @@ func TestTemplateHasEveryField(t *testing.T) {
 	}
 }
 
-// unset notes the fields of each type that have no value wherever it is used.
+// unset records the fields of each type that never have a value.
 func unset(v reflect.Value, missing map[string]bool) {
 	switch v.Kind() {
 	case reflect.Pointer:

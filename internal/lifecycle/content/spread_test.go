@@ -9,7 +9,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/content"
 )
 
-// assigned lists deliveries as HOST<SOURCE of each digest.
+// assigned lists deliveries as HOST<SOURCE DIGEST.
 func assigned(all []content.Delivery) []string {
 	var list []string
 	for _, d := range all {
@@ -20,7 +20,7 @@ func assigned(all []content.Delivery) []string {
 	return list
 }
 
-// TestSpread: two copies leave the control machine, and every host that has a file gives it on.
+// TestSpread: the control machine sends two copies, and every host with a file passes it on.
 func TestSpread(t *testing.T) {
 	hosts, missing := []string{"a", "b", "c", "d"}, map[string][]string{"a": {"f"}, "b": {"f"}, "c": {"f"}, "d": {"f"}}
 	s := content.NewSpread(hosts, missing, func(string) bool { return true })
@@ -46,7 +46,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestSpreadSources: who gets a file from whom when some hosts have it already.
+// TestSpreadSources: the sources of a file that some hosts have already.
 func TestSpreadSources(t *testing.T) {
 	nine := make([]string, 9)
 	for i := range nine {

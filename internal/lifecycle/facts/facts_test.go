@@ -23,7 +23,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// shells are those that hosts have.
+// shells are the shells that hosts may have.
 var shells = map[string][]string{
 	"Dash":    {"dash"},
 	"Bash":    {"bash"},
@@ -31,7 +31,7 @@ var shells = map[string][]string{
 	"Busybox": {"busybox", "sh"},
 }
 
-// gather runs the script as the engine does: it is the standard input of the shell.
+// gather runs the script as the engine does, through the standard input of a shell.
 func gather(t *testing.T, agent string, argv ...string) plan.Facts {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -126,8 +126,8 @@ func TestFactsOfThisMachine(t *testing.T) {
 	}
 }
 
-// altered runs the script in namespaces of its own, after a preparation that may write to /etc,
-// /var/lib and /run.
+// altered runs the script in its own namespaces. A preparation may write to /etc, /var/lib and /run
+// first.
 func altered(t *testing.T, preparation, agent string, argv ...string) plan.Facts {
 	t.Helper()
 	setup := filepath.Join(t.TempDir(), "setup")
@@ -146,7 +146,7 @@ exec "$@"
 	return gather(t, agent, append(append(unshare, "dash", setup), argv...)...)
 }
 
-// kept is a record as the agent keeps it.
+// kept returns a record in the agent's stored form.
 func kept(value string) string {
 	value = strings.ReplaceAll(value, "\n", "")
 	sum := sha256.Sum256([]byte(value))
@@ -214,7 +214,7 @@ until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
 			}},
 			wantFields: []string{"Leftovers"},
 		},
-		// What somebody has beside the place of the agent, which is theirs.
+		// Files of others beside the agent.
 		"StrangersInOpt": {
 			prepare:    `mount -t tmpfs empty /opt; mkdir -p /opt/orrery/bin /opt/orrery/notes; touch /opt/orrery/bin/orrery /opt/orrery/bin/orrery.incoming /opt/orrery/bin/tool`,
 			want:       plan.Facts{Traces: []string{"/opt/orrery"}, Leftovers: []string{"/opt/orrery/bin/tool", "/opt/orrery/notes"}},
@@ -230,7 +230,7 @@ until [ "$(cat /proc/$!/comm)" = dockerd ]; do :; done`,
 			},
 			wantFields: []string{"Leftovers", "Blobs", "Applied", "AgentError"},
 		},
-		// It says what it is, so that its file is not read each time.
+		// The agent reports its digest, so its file is not read each time.
 		"AgentThatKnowsItself": {
 			agent: write(`echo '{"protocol":7,"agent":"sha256:` + blob + `","cluster":"alpha","clusterID":"c1"}'`),
 			want: plan.Facts{Agent: "sha256:" + blob, Applied: plan.Applied{
@@ -322,7 +322,7 @@ echo '` + kept(`{"cluster":"alpha","clusterID":"c1"}`) + `' >state.json.bak`,
 	}
 }
 
-// TestFactsWithoutTools runs the script where there is nothing but uname and date.
+// TestFactsWithoutTools runs the script with only uname and date.
 func TestFactsWithoutTools(t *testing.T) {
 	bin := t.TempDir()
 	for _, tool := range []string{"uname", "date"} {

@@ -14,7 +14,7 @@ import (
 
 var noon = time.Unix(1_800_000_000, 0)
 
-// said is what a host says that has an architecture and a kernel, and lines.
+// said returns an output of the script with architecture, kernel, and lines.
 func said(lines ...string) string {
 	lines = append([]string{"orrery-facts\tbegin", "arch\tx86_64", "kernel\t6.1.0"}, lines...)
 	return strings.Join(append(lines, "orrery-facts\tend"), "\n") + "\n"
@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 	}{
 		"LoginNoiseBefore": {output: "Welcome!\narch\tvax\n" + said(), want: plan.Facts{}},
 		"ClockAhead": {
-			// Half a second each way, one second of work, five seconds ahead.
+			// Half a second in each direction, one second of work, and a clock five seconds ahead.
 			output: said("clock\t1800000005.500000000", "clock\t1800000006.500000000"),
 			asked:  noon, answered: second(2),
 			want: plan.Facts{ClockOffset: 5 * time.Second, RoundTrip: time.Second},

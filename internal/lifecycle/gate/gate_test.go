@@ -11,8 +11,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/gate"
 )
 
-// snapshot has host h-1 and so on, one for each letter: U is up, D down, ? unknown, X unreachable,
-// and L a learner that is up. Without a quorum the members are those that were there last.
+// snapshot has hosts h-1, h-2 and so on, one for each letter: U is up, D down, ? unknown, X
+// unreachable, and L a learner that is up. Without a quorum, the members are the last known ones.
 func snapshot(etcd, apiServers string) gate.Snapshot {
 	health := map[rune]gate.Health{'U': gate.Up, 'L': gate.Up, 'D': gate.Down, '?': gate.Unknown, 'X': gate.Unreachable}
 	why := map[rune]string{'D': "it does not run", '?': "it does not answer", 'X': "its host was not reached"}
@@ -51,8 +51,8 @@ func TestCheck(t *testing.T) {
 		etcd, api string
 		act       gate.Act
 		noSpace   bool
-		quorum    bool     // a majority confirmed the members, although not all of it can be asked
-		refused   []string // what the error has; none if it is allowed
+		quorum    bool     // a majority confirmed the members, but not all of it answers
+		refused   []string // parts of the error; none if the act is allowed
 		outage    string
 		mends     bool
 	}{
@@ -134,7 +134,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestMendsIsAllowed: whatever else is so, an act that only mends is not refused.
+// TestMendsIsAllowed: an act that only repairs is always allowed.
 func TestMendsIsAllowed(t *testing.T) {
 	letters := "UD?X"
 	n := 0
@@ -187,7 +187,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLeaveOrder: the dead go before the living, and the leader last.
+// TestLeaveOrder: dead members are first, and the leader is last.
 func TestLeaveOrder(t *testing.T) {
 	s := snapshot("UUDX?L", "")
 	s.Members[0].Leader = true
@@ -203,7 +203,7 @@ func TestLeaveOrder(t *testing.T) {
 	}
 }
 
-// TestForeseen: what is mended, or joins, before an act counts for it.
+// TestForeseen: members that are repaired or join before an act count for it.
 func TestForeseen(t *testing.T) {
 	act := both("h-1")
 	for name, tc := range map[string]struct {
@@ -235,7 +235,7 @@ func TestForeseen(t *testing.T) {
 	}
 }
 
-// TestSettling: only what may pass by itself is waited for.
+// TestSettling: only transient states are awaited.
 func TestSettling(t *testing.T) {
 	for etcd, want := range map[string]bool{"UUU": false, "UUD": false, "UUX": false, "UU?": true} {
 		if got := snapshot(etcd, "UUU").Settling(); got != want {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestGate writes what a host says in pieces of every size.
+// TestGate writes the output of a host in pieces of every size.
 func TestGate(t *testing.T) {
 	type want struct {
 		Asked               int
@@ -49,7 +49,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestGateIsBounded checks that a host that never starts the command cannot fill the memory.
+// TestGateIsBounded checks that a host that never starts the command cannot exhaust memory.
 func TestGateIsBounded(t *testing.T) {
 	for name, first := range map[string]string{"NoMarker": "", "NoEndOfLine": "MARK"} {
 		t.Run(name, func(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// impostor serves one connection after another with an SSH server that is not OpenSSH, or not
-// honest.
+// impostor runs an SSH server that is not OpenSSH or not honest.
 func impostor(t *testing.T, config *ssh.ServerConfig, exec func(command string, ch ssh.Channel) (accepted bool)) Target {
 	t.Helper()
 	private, _, err := newKey()
@@ -54,7 +53,7 @@ func impostor(t *testing.T, config *ssh.ServerConfig, exec func(command string, 
 	})
 }
 
-// marker of a command: that of its start, and what sudo is to ask with.
+// markers returns the start marker of a command, and the prompt for sudo.
 func markers(command string) (start, prompt string) {
 	_, rest, _ := strings.Cut(command, "-p ")
 	prompt, rest, _ = strings.Cut(rest, " ")
@@ -115,12 +114,13 @@ func TestDishonestHost(t *testing.T) {
 	}
 }
 
-// TestKeyboardInteractive logs in where the password is asked for as a question, as PAM does.
+// TestKeyboardInteractive logs in where the server asks for the password as a question, as PAM
+// does.
 func TestKeyboardInteractive(t *testing.T) {
 	cases := map[string]struct {
 		questions []string
 		accept    string
-		tried     string // empty: it works
+		tried     string // empty if the login works
 	}{
 		"Password":     {questions: []string{"Password: "}, accept: password},
 		"Wrong":        {questions: []string{"Password: "}, accept: "other", tried: "the password (keyboard-interactive)"},

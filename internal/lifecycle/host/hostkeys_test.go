@@ -19,7 +19,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// serverLine is how files know the server.
+// serverLine returns the known_hosts line of the server.
 func serverLine() string {
 	return knownhosts.Line([]string{fmt.Sprintf("127.0.0.1:%d", server.port)}, server.hostKey) + "\n"
 }
@@ -48,7 +48,7 @@ func TestTrustOnFirstUse(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// Concurrent first dials, of dialers that do not know of one another.
+			// Concurrent first dials of independent dialers.
 			var wg sync.WaitGroup
 			for range 20 {
 				wg.Go(func() {
@@ -90,15 +90,15 @@ func TestStrict(t *testing.T) {
 	if got := read(t, file); got != "" {
 		t.Errorf("recorded %q", got)
 	}
-	// The way out works.
+	// The advice in the error works.
 	if err := os.WriteFile(file, []byte(unknown.Line), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	connect(t, d, server.target("root"))
 }
 
-// TestUsersKnownHosts checks that ~/.ssh/known_hosts counts too, and that it is not written when
-// there is another.
+// TestUsersKnownHosts checks that ~/.ssh/known_hosts is read, too, and not written if there is
+// another file.
 func TestUsersKnownHosts(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
@@ -142,7 +142,7 @@ func TestHostKeyChanged(t *testing.T) {
 			if got := read(t, file); got != content {
 				t.Errorf("the file is now %q", got)
 			}
-			// The way out works.
+			// The advice in the error works.
 			_, command, _ := strings.Cut(err.Error(), "run: ")
 			if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", command, err, out)
@@ -154,8 +154,8 @@ func TestHostKeyChanged(t *testing.T) {
 	}
 }
 
-// TestKnownKeyPreferred checks that a host with several keys is asked for the known one, which is
-// not the one that the library prefers.
+// TestKnownKeyPreferred checks that a host with several keys is asked for the known one. The
+// library prefers another one.
 func TestKnownKeyPreferred(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "known_hosts")
 	if err := os.WriteFile(file, []byte(serverLine()), 0o600); err != nil {
@@ -186,7 +186,7 @@ func TestBrokenKnownHosts(t *testing.T) {
 	}
 }
 
-// certified is an SSH server whose host key has a certificate. It runs no commands.
+// certified runs an SSH server with a host certificate. It runs no commands.
 func certified(t *testing.T, authority ssh.Signer, principal string) (address string, plain ssh.PublicKey) {
 	t.Helper()
 	private, public, err := newKey()
@@ -233,12 +233,12 @@ func certified(t *testing.T, authority ssh.Signer, principal string) (address st
 	return listener.Addr().String(), public
 }
 
-// TestHostCertificates is about hosts whose sshd shows a certificate first.
+// TestHostCertificates tests hosts whose sshd shows a certificate first.
 func TestHostCertificates(t *testing.T) {
 	authority, other := newSigner(t), newSigner(t)
 	cases := map[string]struct {
 		policy    KeyPolicy
-		known     ssh.PublicKey // authority that is known, if any
+		known     ssh.PublicKey // known authority, if any
 		principal string
 		err       string
 		records   bool
@@ -280,7 +280,7 @@ func TestHostCertificates(t *testing.T) {
 	}
 }
 
-// at is a target at an address with keys of its own.
+// at returns a target with its own known keys.
 func at(t *testing.T, address, knownHosts string) Target {
 	t.Helper()
 	ip, port, err := net.SplitHostPort(address)

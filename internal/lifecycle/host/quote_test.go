@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzQuote asks a real shell what it makes of three words.
+// FuzzQuote lets a real shell parse three words.
 func FuzzQuote(f *testing.F) {
 	for _, word := range []string{
 		"", " ", "plain", "it's", `"`, `\`, "$HOME", "`id`", "$(id)", "*", "~", "~root", "a=b", "-n", "#", ";", "&", "|", "<", ">",
@@ -19,10 +19,10 @@ func FuzzQuote(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		words := []string{a, b, c}
 		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, "\x00") }) {
-			return // no word of a command has one
+			return // a word of a command has no NUL byte
 		}
 		for _, name := range []string{"sh", "bash"} {
-			// A line as sshd gives it to the login shell, and one shell further.
+			// As the login shell gets it from sshd, and with one more shell.
 			for _, line := range []string{
 				Quote(append([]string{"printf", `%s\0`}, words...)...),
 				Quote("sh", "-c", `printf '%s\0' "$@"`, "sh", a, b, c),

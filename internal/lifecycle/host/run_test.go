@@ -90,7 +90,7 @@ func TestRunManyBytes(t *testing.T) {
 	}
 }
 
-// TestRunConcurrently asks for more sessions than sshd allows: 10 to root, 2 to free.
+// TestRunConcurrently needs more sessions than sshd allows: 10 for root, 2 for free.
 func TestRunConcurrently(t *testing.T) {
 	for _, user := range []string{"root", "free"} {
 		t.Run(user, func(t *testing.T) {
@@ -122,8 +122,8 @@ func TestRunTooManyBytesOfWords(t *testing.T) {
 
 var errStop = errors.New("stop it")
 
-// TestCancel checks that a command is dead when Run returns, whoever's it is and whatever it does
-// with TERM.
+// TestCancel checks that the command is dead when Run returns, for each user and however the
+// command handles TERM.
 func TestCancel(t *testing.T) {
 	scripts := map[string]string{
 		"Kind":    `echo $$; sleep 600`,
@@ -156,7 +156,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelBeforeStart checks that waiting for a session ends with the context.
+// TestCancelBeforeStart checks that the wait for a session ends with the context.
 func TestCancelBeforeStart(t *testing.T) {
 	c := server.dial(t, "root")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -179,7 +179,7 @@ func (f failing) Read(p []byte) (int, error) {
 
 func (failing) Write([]byte) (int, error) { return 0, errStop }
 
-// TestInputFails checks that a command does not take half of its input for the whole.
+// TestInputFails checks that a command does not take a partial input for the whole.
 func TestInputFails(t *testing.T) {
 	for _, user := range []string{"root", "operator"} {
 		t.Run(user, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestOutputFails(t *testing.T) {
 	}
 }
 
-// TestInputBlocks checks that a command that ends does not wait for an input that never comes.
+// TestInputBlocks checks that Run does not wait for the input after the command has ended.
 func TestInputBlocks(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
@@ -252,7 +252,7 @@ func TestLoginRefused(t *testing.T) {
 		t.Run(user, func(t *testing.T) {
 			target := server.target(user)
 			c := connect(t, server.trusting(t), target)
-			// As root: only then there is no sudo to be refused.
+			// Root does not use sudo.
 			c.(*conn).target.User = "root"
 			err := c.Run(t.Context(), []string{"true"}, nil, nil)
 			var refused *LoginRefused

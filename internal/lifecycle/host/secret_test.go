@@ -22,7 +22,7 @@ func TestSecretIsHidden(t *testing.T) {
 	noSecrets(t, string(out), target.Password.String())
 }
 
-// TestTailHides writes a secret in pieces, at every distance from where the tail is cut.
+// TestTailHides writes a secret in pieces, at every distance from the cut.
 func TestTailHides(t *testing.T) {
 	r := newRedactor(Target{Password: password, SudoPassword: password + " battery", PrivateKey: Secret(server.key)})
 	line := strings.Split(string(server.key), "\n")[1]

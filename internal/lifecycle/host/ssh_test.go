@@ -24,7 +24,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// byAgent serves key from an agent for the time of the test.
+// byAgent runs an SSH agent with the key during the test.
 func byAgent(t *testing.T, key []byte) {
 	t.Helper()
 	private, err := ssh.ParseRawPrivateKey(key)
@@ -157,7 +157,7 @@ func TestBadTarget(t *testing.T) {
 	}
 }
 
-// proxy forwards connections to the server until it is frozen: then it keeps them and forwards
+// proxy forwards connections to the server. Once frozen, it keeps connections open but forwards
 // nothing.
 type proxy struct {
 	listener net.Listener
@@ -218,7 +218,7 @@ func (p *proxy) target(user string) Target {
 	return target
 }
 
-// TestPartition checks that a silent host is unreachable soon, whatever goes on.
+// TestPartition checks that a silent host soon counts as unreachable, in every state of a command.
 func TestPartition(t *testing.T) {
 	cases := map[string]struct {
 		argv  []string
@@ -264,7 +264,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestIdle checks that a host that has nothing to say is not held for silent.
+// TestIdle checks that a host without output does not count as silent.
 func TestIdle(t *testing.T) {
 	d := server.trusting(t)
 	d.KeepAlive = 300 * time.Millisecond
@@ -274,7 +274,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestBrokenConnection checks what a host that goes away in the middle of a command leaves.
+// TestBrokenConnection checks the error when a connection ends during a command.
 func TestBrokenConnection(t *testing.T) {
 	c := server.dial(t, "root")
 	err := c.Run(t.Context(), []string{"sh", "-c", `kill -KILL "$PPID"; sleep 5`}, nil, nil)
@@ -304,7 +304,7 @@ func peer(t *testing.T, handle func(net.Conn)) Target {
 	return Target{Name: "cp-1", Address: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, Password: password, Timeout: time.Second}
 }
 
-// TestDialTimesOut has the socket notice the deadline before the context does.
+// TestDialTimesOut lets the socket notice the deadline before the context does.
 func TestDialTimesOut(t *testing.T) {
 	target, err := Target{Name: "cp-1", Address: "10.0.0.1", Password: password}.defaulted()
 	if err != nil {
@@ -366,7 +366,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestDialEnds checks that dialling ends with its context, and that the cause is known.
+// TestDialEnds checks that dialing ends with its context, and returns the cause.
 func TestDialEnds(t *testing.T) {
 	accepted := make(chan struct{}, 1)
 	target := peer(t, func(net.Conn) { accepted <- struct{}{} })

@@ -22,13 +22,13 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// server is the OpenSSH server of this package's tests. It sees users and sudoers of its own.
+// server is the OpenSSH server of this package's tests. It has its own users and sudoers.
 var server sshd
 
 type sshd struct {
 	port    int
 	hostKey ssh.PublicKey
-	key     []byte // logs in as everyone, in PEM
+	key     []byte // PEM key for all users
 	keyFile string
 }
 
@@ -50,7 +50,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	// Nothing here may use the keys of whoever runs the tests.
+	// No test may use the keys of the user who runs the tests.
 	os.Unsetenv("SSH_AUTH_SOCK")
 	os.Setenv("HOME", filepath.Join(dir, "home"))
 	stop, err := server.start(dir)
@@ -62,7 +62,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// start starts sshd in namespaces of its own, so that its users are no users of this machine.
+// start starts sshd in its own namespaces, so that its users are not users of this machine.
 func (s *sshd) start(dir string) (stop func(), err error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // sshd reads authorized keys as the user
 		return nil, err
@@ -145,7 +145,7 @@ mkdir /run/sshd
 exec /usr/sbin/sshd -D -e -f "$1/config"`, "sh", dir)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	// sshd is the first process of its namespace: whatever it started ends with it.
+	// sshd is the first process of its namespace, so its children end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ exec /usr/sbin/sshd -D -e -f "$1/config"`, "sh", dir)
 	}
 }
 
-// target is how user reaches the server by key.
+// target returns a target for a user, with the key.
 func (s *sshd) target(user string) Target {
 	return Target{
 		Name: "cp-1", Address: "127.0.0.1", Port: s.port, User: user, PrivateKey: Secret(s.key),
@@ -175,13 +175,13 @@ func (s *sshd) target(user string) Target {
 	}
 }
 
-// trusting is a dialer with a file of known keys that knows the server's.
+// trusting returns a dialer that records the server's key.
 func (s *sshd) trusting(t *testing.T) *SSH {
 	t.Helper()
 	return &SSH{KnownHosts: filepath.Join(t.TempDir(), "known_hosts")}
 }
 
-// dial connects as user for the time of the test.
+// dial connects as user during the test.
 func (s *sshd) dial(t *testing.T, user string) Conn {
 	t.Helper()
 	return connect(t, s.trusting(t), s.target(user))
@@ -232,7 +232,7 @@ func shell(t *testing.T, c Conn, script string) string {
 	return strings.TrimSuffix(out.String(), "\n")
 }
 
-// eventually waits for a condition.
+// eventually waits until a condition is true, and fails after 20 seconds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -246,7 +246,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// noSecrets checks that a message shows no secret.
+// noSecrets checks that messages contain no secret.
 func noSecrets(t *testing.T, messages ...string) {
 	t.Helper()
 	for _, m := range messages {

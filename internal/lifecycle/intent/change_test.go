@@ -14,7 +14,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// provision is a spec of numbered hosts, the first of which is the control plane.
+// provision returns a spec with numbered hosts. The first one is the control plane.
 func provision(hosts ...int) *clusterv1alpha1.Provision {
 	spec := &clusterv1alpha1.Provision{
 		RoleGroups: map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{clusterv1alpha1.RoleControlPlane: {"host-1"}},
@@ -103,7 +103,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestTake: whatever is kept, a run that goes on does what it was started with, or nothing.
+// TestTake: a resumed run uses the spec that it was started with, or fails.
 func TestTake(t *testing.T) {
 	one, two := defaulted(provision(1)), defaulted(provision(1, 2))
 	hash, err := intent.Hash(one)

@@ -10,7 +10,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/intent"
 )
 
-// specOf is a spec of hosts, each NAME or NAME@ADDRESS.
+// specOf returns a spec of hosts, each as NAME or NAME@ADDRESS.
 func specOf(names ...string) *clusterv1alpha1.Provision {
 	return &clusterv1alpha1.Provision{Hosts: hostsOf(names...)}
 }
@@ -24,7 +24,7 @@ func hostsOf(names ...string) []clusterv1alpha1.Host {
 	return list
 }
 
-// TestEverything: what is undone is all that was ever begun.
+// TestEverything: the spec for undoing has every host that was ever begun.
 func TestEverything(t *testing.T) {
 	for name, tc := range map[string]struct {
 		specs *intent.Specs
@@ -55,7 +55,7 @@ func TestEverything(t *testing.T) {
 	}
 }
 
-// TestEverythingKnowsTheLatestLogin: a host is undone with what logged in last.
+// TestEverythingKnowsTheLatestLogin: a host is undone with the latest login.
 func TestEverythingKnowsTheLatestLogin(t *testing.T) {
 	specs := &intent.Specs{Applied: specOf("a@1"), Wanted: specOf("a@1")}
 	specs.Wanted.Hosts[0].Password = "new"
@@ -64,7 +64,7 @@ func TestEverythingKnowsTheLatestLogin(t *testing.T) {
 	}
 }
 
-// spec is a cluster of hosts, given as the members of its groups.
+// spec returns a spec with the given groups and hosts.
 func spec(controlPlanes, workers []string, hosts ...string) *clusterv1alpha1.Provision {
 	p := &clusterv1alpha1.Provision{RoleGroups: map[clusterv1alpha1.Role]clusterv1alpha1.HostNames{
 		clusterv1alpha1.RoleControlPlane: controlPlanes, clusterv1alpha1.RoleWorker: workers,
@@ -110,8 +110,7 @@ func TestWith(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Nothing but the hosts is taken from the file, and of those that are there how they are
-			// reached.
+			// Only new hosts and the logins of existing hosts come from the file.
 			tc.want.Kubernetes.Version, tc.want.Hosts[0].Password = "v1.36.1", "new"
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("spec (-want +got):\n%s", diff)

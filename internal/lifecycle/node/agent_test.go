@@ -10,8 +10,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// TestAgentDigest: what the agent says that it is, is read from its file when that has changed, and
-// not else.
+// TestAgentDigest: the digest of the agent is computed again only if its file has changed.
 func TestAgentDigest(t *testing.T) {
 	n := host(t, map[string]string{AgentPath: "one agent"})
 	digest := func() string {
@@ -28,7 +27,7 @@ func TestAgentDigest(t *testing.T) {
 	if got, want := digest(), digestOf([]byte("one agent")); got != want {
 		t.Errorf("after the first request: %s, want %s", got, want)
 	}
-	// What is kept is what is said.
+	// The stored digest is reported.
 	now, kept := n.agentNow()
 	if !kept {
 		t.Fatal("the digest is not kept")
@@ -58,12 +57,12 @@ func TestAgentDigest(t *testing.T) {
 			}
 			was, _ := n.agentNow()
 			content := "of the same length, " + name[:7]
-			for now := was; now.Changed == was.Changed; now, _ = n.agentNow() { // the clock of the file system is coarse
+			for now := was; now.Changed == was.Changed; now, _ = n.agentNow() { // timestamps are coarse
 				if err := replace(path, content); err != nil {
 					t.Fatal(err)
 				}
 			}
-			// Somebody who hides it sets the time that can be set.
+			// An attempt to hide the change restores the modification time.
 			if err := os.Chtimes(path, time.Now(), before.ModTime()); err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +73,7 @@ func TestAgentDigest(t *testing.T) {
 	}
 }
 
-// TestProtocol: a request in another protocol, or with a field that is not known, changes nothing.
+// TestProtocol: a request with another protocol or an unknown field changes nothing.
 func TestProtocol(t *testing.T) {
 	for name, tc := range map[string]struct {
 		line string

@@ -57,7 +57,7 @@ func TestSecondApplyChangesNothing(t *testing.T) {
 	}
 }
 
-// TestDrift harms a host in one way, wants to be told so, and to have it repaired.
+// TestDrift damages a host in one way. Observe must report it, and Apply must repair it.
 func TestDrift(t *testing.T) {
 	l := newLife(t)
 	cases := map[string]struct {
@@ -196,8 +196,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestChangesKeepTheFirstInverse changes a file several times; undoing leads to the time before the
-// first.
+// TestChangesKeepTheFirstInverse changes a file several times. Undoing restores the content before
+// the first change.
 func TestChangesKeepTheFirstInverse(t *testing.T) {
 	n := host(t, map[string]string{"/etc/a": "of the user", AgentPath: "agent"})
 	before := tree(t, n, true)
@@ -214,7 +214,8 @@ func TestChangesKeepTheFirstInverse(t *testing.T) {
 	}
 }
 
-// TestPathOfAStepChanges wants the old path as it was before us.
+// TestPathOfAStepChanges: when a step has another path, the former content of the old path is
+// restored.
 func TestPathOfAStepChanges(t *testing.T) {
 	n := host(t, map[string]string{"/etc/old": "of the user"})
 	before := tree(t, n, true)["/etc/old"]
@@ -293,7 +294,7 @@ func TestSocketInTheWay(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNowhere looks for the content of a file in all that is said and kept.
+// TestSecretsAreNowhere searches all events and stored files for the content of a secret file.
 func TestSecretsAreNowhere(t *testing.T) {
 	n := host(t, nil)
 	const secret = "tell-nobody"
@@ -325,7 +326,7 @@ func TestSecretsAreNowhere(t *testing.T) {
 	}
 }
 
-// TestRevertFails stops with the step named, and goes on when it is run again.
+// TestRevertFails: the event names the step that cannot be undone, and the next removal continues.
 func TestRevertFails(t *testing.T) {
 	n := host(t, map[string]string{AgentPath: "agent"})
 	done(t, n, request(fileStep("a", "/etc/a", "a"), fileStep("b", "/etc/b", "b"), fileStep("c", "/etc/c", "c")))
@@ -367,8 +368,8 @@ func TestBackupIsGone(t *testing.T) {
 	}
 }
 
-// TestFaults breaks off at every point, not by a kill but by an error, as of a disk: the event
-// names the step, and the same request goes on.
+// TestFaults fails at every point with an error, as of a disk. The event names the step, and the
+// same request continues.
 func TestFaults(t *testing.T) {
 	l := newLife(t)
 	undisturbed := host(t, l.before)
@@ -376,7 +377,7 @@ func TestFaults(t *testing.T) {
 	want := tree(t, undisturbed, false)
 	for left := int64(1); ; left++ {
 		n := host(t, l.before)
-		var count atomic.Int64 // content arrives while steps are done
+		var count atomic.Int64 // content arrives while steps run
 		n.Fault = func(string) error {
 			if count.Add(1) == left {
 				return unix.EIO
@@ -388,7 +389,7 @@ func TestFaults(t *testing.T) {
 			break
 		}
 		last := events[len(events)-1]
-		// Content that could not be kept is named missing, and comes again.
+		// Content that could not be stored is reported as missing, and sent again.
 		if last.State == lifecyclev1alpha1.StepFailed && last.Message == "" {
 			t.Errorf("fault %d: event %+v has no message", left, last)
 		}

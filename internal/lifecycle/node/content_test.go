@@ -20,7 +20,7 @@ func binary(content string) plan.Step {
 	return plan.Step{ID: "binary", Artifact: &plan.Artifact{Blob: digestOf([]byte(content)), Mode: "0755", Files: map[string]string{"": "/opt/bin/tool"}}}
 }
 
-// serving returns the address of a host that serves, until the test ends.
+// serving returns the address of a host that serves until the test ends.
 func serving(t *testing.T, n *Node, token string) string {
 	t.Helper()
 	stdin, hold := io.Pipe()
@@ -43,7 +43,7 @@ func serving(t *testing.T, n *Node, token string) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
 }
 
-// TestServesAtItsAddress: content is served where the other hosts reach this one, and nowhere else.
+// TestServesAtItsAddress: a host serves content only at the address where other hosts reach it.
 func TestServesAtItsAddress(t *testing.T) {
 	stdin, hold := io.Pipe()
 	said, out := io.Pipe()
@@ -71,7 +71,7 @@ func TestServesAtItsAddress(t *testing.T) {
 	}
 }
 
-// liar answers with something else.
+// liar returns the address of a server with a wrong answer.
 func liar(t *testing.T, answer string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -153,7 +153,7 @@ func TestServesTheAgent(t *testing.T) {
 	}
 }
 
-// TestServeIsNoFileServer asks for what is not content.
+// TestServeIsNoFileServer requests files that are not content.
 func TestServeIsNoFileServer(t *testing.T) {
 	n := host(t, map[string]string{"/etc/shadow": "secret"})
 	address := serving(t, n, "token")
@@ -171,7 +171,7 @@ func TestServeIsNoFileServer(t *testing.T) {
 	}
 }
 
-// TestAllMissingAtOnce names all content that the rest of the request needs.
+// TestAllMissingAtOnce: one event names all content that the rest of the request needs.
 func TestAllMissingAtOnce(t *testing.T) {
 	n := host(t, nil)
 	other := plan.Step{ID: "other", Artifact: &plan.Artifact{Blob: digestOf([]byte("b")), Mode: "0755", Files: map[string]string{"": "/opt/bin/other"}}}
@@ -198,7 +198,8 @@ func TestDamagedContentIsMissing(t *testing.T) {
 	done(t, n, request(binary("tool")), "tool")
 }
 
-// TestUnusedContentGoes with the end of the operation, and not before: other hosts may fetch it.
+// TestUnusedContentGoes: unused content is removed at the end of the Operation, and not before,
+// because other hosts may fetch it.
 func TestUnusedContentGoes(t *testing.T) {
 	n := host(t, nil)
 	kept := func() []string {
@@ -224,7 +225,7 @@ func TestUnusedContentGoes(t *testing.T) {
 	}
 }
 
-// TestRunningBinaryIsReplaced replaces a program that runs.
+// TestRunningBinaryIsReplaced replaces a running program.
 func TestRunningBinaryIsReplaced(t *testing.T) {
 	sleep, err := os.ReadFile("/bin/sleep")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// life is a host's whole life: what is done to it one after the other.
+// life is the sequence of requests for a host.
 type life struct {
 	before   map[string]string
 	requests []Request
@@ -78,7 +78,7 @@ func newLife(t *testing.T) life {
 	}
 }
 
-// mess is what components leave in their directories.
+// mess creates the files that components leave in their directories.
 func mess(t *testing.T, n *Node) {
 	furnish(t, n, map[string]string{
 		"/var/lib/etcd/member/wal": "data", "/var/lib/kubelet/pods/1/volume": "data", "/var/log/pods/1/0.log": "log",
@@ -94,11 +94,11 @@ func copyHost(t *testing.T, from, to *Node) {
 	}
 }
 
-// TestKilledAnywhere kills the agent at every point of a host's life. The same request again must
-// bring what an undisturbed run brings, and a removal what was there before.
+// TestKilledAnywhere kills the agent at every point of a host's life. The repeated request must
+// have the result of an undisturbed run, and a removal must restore the host.
 func TestKilledAnywhere(t *testing.T) {
 	l := newLife(t)
-	// The undisturbed life.
+	// The life without kills.
 	n := host(t, l.before)
 	before := tree(t, n, true)
 	var after []map[string]string
@@ -109,7 +109,7 @@ func TestKilledAnywhere(t *testing.T) {
 			mess(t, n)
 		}
 	}
-	delete(before, AgentPath) // with the directories that were made for it
+	delete(before, AgentPath) // removed with the directories made for it
 	for dir := range before {
 		if strings.HasPrefix(AgentPath, dir+"/") && dir != "/opt" {
 			delete(before, dir)

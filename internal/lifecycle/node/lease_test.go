@@ -73,7 +73,7 @@ func TestHostOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// waiting is a System whose probes never succeed; asked is closed by the first.
+// waiting is a System whose probes never succeed. The first one closes asked.
 type waiting struct {
 	*Recorder
 	asked chan struct{}
@@ -88,8 +88,8 @@ func (w waiting) Probe(context.Context, plan.Probe) error {
 	return context.DeadlineExceeded
 }
 
-// TestTakenOver has an agent that waits, as one does whose client was killed: a resumed run takes
-// over at once, and the two never write at the same time.
+// TestTakenOver: an agent waits although its client was killed. A resumed run takes over at once,
+// and the two agents never write at the same time.
 func TestTakenOver(t *testing.T) {
 	n := host(t, nil)
 	stuck := waiting{n.System.(*Recorder), make(chan struct{})}

@@ -31,12 +31,12 @@ import (
 const (
 	// asShim makes this program a shim that runs a container.
 	asShim = "ORRERY_TEST_SHIM"
-	// within says that this program is in namespaces of its own.
+	// within means that this program runs in its own namespaces.
 	within = "ORRERY_TEST_NAMESPACES"
 )
 
-// inNamespaces runs the test again as a process with its own links, mounts and processes, and says
-// whether this is it.
+// inNamespaces runs the test again as a process with its own network, mounts and processes. It
+// returns true in that process.
 func inNamespaces(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(within) != "" {
@@ -71,8 +71,8 @@ func sh(t *testing.T, script string) string {
 	return string(out)
 }
 
-// TestSweep lets containers, links, rules, mounts and control groups come up on a host, and wants
-// gone what was not there before, and nothing else.
+// TestSweep creates containers, links, rules, mounts and control groups on a host. The sweep must
+// remove what was not there before, and nothing else.
 func TestSweep(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -150,12 +150,12 @@ func TestSweep(t *testing.T) {
 	ours, child := startShim(t, shim, "/run/containerd.sock")
 	other, otherChild := startShim(t, shim, "/run/other.sock")
 	_ = other
-	go contained.Wait() // or they stay zombies
+	go contained.Wait() // otherwise they stay zombies
 	go ours.Wait()
 
 	larger := swept
 	larger.Links = append(slices.Clone(larger.Links), "added0")
-	sh(t, "ip link add added0 type bridge") // of the user: it was there before the sweep that names it
+	sh(t, "ip link add added0 type bridge") // the user's: it exists before the sweep names it
 	before = strings.Replace(before, " cni-there\n", " added0\n cni-there\n", 1)
 	done(t, n, request(plan.Step{ID: "sweep", Sweep: &larger}))
 
@@ -205,14 +205,13 @@ func startShim(t *testing.T, shim, socket string) (*exec.Cmd, int) {
 	return cmd, pid
 }
 
-// alive is false for a process that ended and was not waited for.
+// alive reports whether a process runs and is no zombie.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
 
-// TestOwnedDirectoryWithMounts removes a directory in which something is mounted that must not be
-// removed with it.
+// TestOwnedDirectoryWithMounts removes a directory with a mount whose files must not be removed.
 func TestOwnedDirectoryWithMounts(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -299,7 +298,7 @@ func TestRunHangs(t *testing.T) {
 	}
 }
 
-// TestScriptsShell runs scripts by the shell that they are for.
+// TestScriptsShell runs scripts with the shell in their first line.
 func TestScriptsShell(t *testing.T) {
 	cases := map[string]struct{ first, want string }{
 		"None":    {"", "sh"},
@@ -314,7 +313,7 @@ func TestScriptsShell(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
 			script := tc.first + "cat /proc/$$/comm >" + out
 			if tc.want == "bash" {
-				script += "\nwords=(a b); [[ ${words[1]} == b ]]" // which sh may not know
+				script += "\nwords=(a b); [[ ${words[1]} == b ]]" // sh may not know this
 			}
 			done(t, n, request(plan.Step{ID: "hook", Script: &plan.Script{Run: script}}))
 			if content, err := os.ReadFile(out); err != nil || strings.TrimSpace(string(content)) != tc.want {
@@ -324,8 +323,8 @@ func TestScriptsShell(t *testing.T) {
 	}
 }
 
-// TestScriptFails: what a script of the user's printed is for the host's log, and not for the
-// record of the run.
+// TestScriptFails: the output of a user's script is in the host's log, and not in the record of the
+// run.
 func TestScriptFails(t *testing.T) {
 	n := Rooted(t.TempDir())
 	n.System = &Linux{Root: n.Root}
@@ -341,7 +340,7 @@ func TestScriptFails(t *testing.T) {
 	}
 }
 
-// TestScriptTakesTooLong wants all that the script started to be gone.
+// TestScriptTakesTooLong: all processes that the script started are killed.
 func TestScriptTakesTooLong(t *testing.T) {
 	n := Rooted(t.TempDir())
 	n.System = &Linux{}
@@ -433,7 +432,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// fixed is a System with packages and modules that cannot be changed.
+// fixed is a System whose modules cannot be changed.
 type fixed struct{ *Recorder }
 
 func (fixed) HasModule(name string) bool { return name == "overlay" }
@@ -451,14 +450,14 @@ func TestModuleThatCannotBeLoaded(t *testing.T) {
 	}
 }
 
-// installer is a System whose packages bring others.
+// installer is a System whose packages install others.
 type installer struct{ *Recorder }
 
 func (i installer) Install(ctx context.Context, manager string, names []string) error {
 	return i.Recorder.Install(ctx, manager, append(slices.Clone(names), "libof-"+names[0]))
 }
 
-// TestPackagesBringOthers removes what came with them, and not what was there or came later.
+// TestPackagesBringOthers removes packages that came with others, and keeps earlier and later ones.
 func TestPackagesBringOthers(t *testing.T) {
 	n := host(t, nil)
 	system := installer{n.System.(*Recorder)}
@@ -522,8 +521,8 @@ COMMIT
 	}
 }
 
-// TestOtherFileSystem has what is replaced on another file system than what the agent keeps, so
-// that nothing can be linked. It syncs, and has a umask that would hide everything.
+// TestOtherFileSystem has the agent's files on another file system than the files that it replaces,
+// so that hard links fail. It syncs, and has a restrictive umask.
 func TestOtherFileSystem(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -562,7 +561,7 @@ func TestOtherFileSystem(t *testing.T) {
 	}
 }
 
-// TestPrograms says which programs are called.
+// TestPrograms checks which programs are called.
 func TestPrograms(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -573,7 +572,7 @@ func TestPrograms(t *testing.T) {
 	}
 	log := filepath.Join(t.TempDir(), "log")
 	for _, name := range []string{"apt-get", "dpkg", "dnf", "rpm", "zypper", "modprobe", "restorecon"} {
-		// The first installation by apt fails, as one does whose lists are old.
+		// The first installation by apt fails, as with outdated lists.
 		script := fmt.Sprintf("#!/bin/sh\necho \"$(basename $0) $*\" >>%s\ncase \"$1\" in install) [ -e %s.tried ] || { touch %[2]s.tried; exit 100; } ;; esac\n", log, log)
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
@@ -621,8 +620,7 @@ restorecon /opt/bin/tool
 	}
 }
 
-// TestNeededPackages: packages that others need by now stay, with those of ours that they need in
-// turn.
+// TestNeededPackages: packages that others need now stay, with the packages that these need.
 func TestNeededPackages(t *testing.T) {
 	if !inNamespaces(t) {
 		return
@@ -631,7 +629,8 @@ func TestNeededPackages(t *testing.T) {
 	if err := unix.Mount("tmpfs", bin, "tmpfs", 0, "mode=0755"); err != nil {
 		t.Fatal(err)
 	}
-	// As apt-get and rpm say it. Of ours, tool needs lib; a stranger, theirs, needs tool.
+	// In the output of apt-get and rpm, tool needs lib, and theirs, another user's package, needs
+	// tool.
 	apt := `#!/bin/sh
 [ "$1" = -s ] || { echo "apt-get $*" >>LOG; exit; }
 shift 3

@@ -30,13 +30,13 @@ import (
 // Recorder is the System of a host that is a directory.
 type Recorder = recorder.System
 
-// Rooted returns a host that is a directory. It is not synced to disk.
+// Rooted returns a host that is a directory. It does not sync to disk.
 func Rooted(root string) *Node {
 	system, units := recorder.New(root)
 	return &Node{Root: root, System: system, Units: units, Now: time.Now, NoSync: true}
 }
 
-// agentRoot makes this program an agent, which kills itself at the point that agentKill counts to.
+// With agentRoot, this program is an agent. It kills itself at the point with the number agentKill.
 const (
 	agentRoot = "ORRERY_TEST_AGENT_ROOT"
 	agentKill = "ORRERY_TEST_AGENT_KILL"
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	var points atomic.Int64 // content arrives while steps are done
+	var points atomic.Int64 // content arrives while steps run
 	n := Rooted(root)
 	n.Fault = func(string) error {
 		if points.Add(1) == int64(kill) {
@@ -75,8 +75,8 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// agent runs a request in a process of its own, which is killed at a point. It says whether it came
-// that far.
+// agent runs a request in its own process, which kills itself at a point. It reports whether the
+// process reached that point.
 func agent(t *testing.T, root string, req Request, kill int, streams ...string) (killed bool) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -125,7 +125,7 @@ func apply(t *testing.T, n *Node, req Request, streams ...string) []Event {
 	return events
 }
 
-// done runs a request that must not fail and returns what became of each step.
+// done runs a request that must not fail, and returns the final state of each step.
 func done(t *testing.T, n *Node, req Request, streams ...string) map[string]lifecyclev1alpha1.StepState {
 	t.Helper()
 	states := make(map[string]lifecyclev1alpha1.StepState)
@@ -140,7 +140,7 @@ func done(t *testing.T, n *Node, req Request, streams ...string) map[string]life
 	return states
 }
 
-// failed runs a request that must fail and returns the event that says so.
+// failed runs a request that must fail, and returns the last event.
 func failed(t *testing.T, n *Node, req Request, streams ...string) Event {
 	t.Helper()
 	events := apply(t, n, req, streams...)
@@ -151,7 +151,7 @@ func failed(t *testing.T, n *Node, req Request, streams ...string) Event {
 	return last
 }
 
-// request of the same run, with these steps.
+// request returns a request of the same run with these steps.
 func request(steps ...plan.Step) Request {
 	return Request{
 		Protocol: Protocol, Cluster: "alpha", ClusterID: "sha256:alpha", Version: "v1.36.3", Steps: steps,
@@ -165,8 +165,8 @@ func removal() Request {
 	return r
 }
 
-// host returns a host with these files: a name that ends with / is a directory, a content that
-// begins with -> a link.
+// host returns a host with these files. A name that ends with / is a directory, and a content that
+// begins with -> is a link.
 func host(t *testing.T, files map[string]string) *Node {
 	t.Helper()
 	n := Rooted(memoryDir(t))
@@ -174,7 +174,8 @@ func host(t *testing.T, files map[string]string) *Node {
 	return n
 }
 
-// memoryDir is a directory in memory: hundreds of hosts that live for a moment keep a disk busy.
+// memoryDir returns a directory in memory, because hundreds of short-lived hosts would load the
+// disk.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "orrery-node-")
@@ -208,7 +209,7 @@ func furnish(t *testing.T, n *Node, files map[string]string) {
 	}
 }
 
-// tree lists all that is below the root but what the agent keeps.
+// tree lists everything below the root, without the agent's directory unless withTimes is true.
 func tree(t *testing.T, n *Node, withTimes bool) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
@@ -224,7 +225,7 @@ func tree(t *testing.T, n *Node, withTimes bool) map[string]string {
 			return err
 		}
 		entry := info.Mode().String()
-		switch info.Mode().Type() { //nolint:exhaustive // the test makes no others
+		switch info.Mode().Type() { //nolint:exhaustive // the tests make no other types
 		case fs.ModeSymlink:
 			target, err := os.Readlink(path)
 			if err != nil {

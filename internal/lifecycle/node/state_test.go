@@ -23,7 +23,7 @@ func start(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestDamagedState is what a loss of power can leave.
+// TestDamagedState damages the state in ways that a loss of power can.
 func TestDamagedState(t *testing.T) {
 	damages := map[string]func(string) error{
 		"Empty":     func(path string) error { return os.Truncate(path, 0) },
@@ -47,7 +47,7 @@ func TestDamagedState(t *testing.T) {
 			}
 		})
 		t.Run(name+"AndTheOneBefore", func(t *testing.T) {
-			if name == "Gone" { // then nothing was ever applied
+			if name == "Gone" { // nothing was ever applied then
 				return
 			}
 			n := host(t, nil)
@@ -76,8 +76,8 @@ func replaceIn(path, old, with string) error {
 	return os.WriteFile(path, []byte(strings.Replace(string(content), old, with, 1)), 0o600)
 }
 
-// TestDiskFull fills a file system: the error names the path and the file system, what was applied
-// stays known, and all of it can be undone while the disk is full.
+// TestDiskFull fills a file system. The error names the path and the file system. The record stays
+// complete, and everything can be undone while the disk is full.
 func TestDiskFull(t *testing.T) {
 	n := host(t, nil)
 	mount := n.Root
@@ -98,7 +98,7 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("message %q, want %q in it", e.Message, want)
 		}
 	}
-	// Now it is full to the last byte.
+	// Fill it to the last byte.
 	if err := os.WriteFile(n.path("/ballast"), make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}

@@ -45,7 +45,8 @@ func TestDiffOfAnAppliedPlanIsEmpty(t *testing.T) {
 	}
 }
 
-// world is a host whose steps were applied, with something about it altered.
+// world returns the changes for a host on which all steps were applied, after alter has changed
+// something.
 func world(t *testing.T, alter func(a *plan.Applied, updated *plan.Input)) (*plan.Changes, *plan.Plan) {
 	t.Helper()
 	in := inputOf(specOf(t, oneHost))
@@ -133,7 +134,7 @@ func TestDiff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			changes, _ := world(t, c.alter)
 			got := changes.Items
-			if name == "EtcdRemovedIsDataLost" { // among others
+			if name == "EtcdRemovedIsDataLost" { // with other changes
 				for _, i := range changes.Items {
 					if i.Step == "directory/etcd" {
 						got = []plan.Change{i}
@@ -190,8 +191,8 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestLines: hosts that get the same stand together, whatever order they are planned in, and the
-// cluster as a whole is the last.
+// TestLines: hosts with the same changes are one group, in any order of planning. The steps in the
+// cluster are last.
 func TestLines(t *testing.T) {
 	change := func(host string, op plan.Op, target string, d plan.Disruption) plan.Change {
 		return plan.Change{Host: host, Op: op, Kind: "File", Step: "any/step", Target: target, Disruption: d}

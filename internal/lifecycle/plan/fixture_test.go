@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// specOf reads a spec and defaults it. It fails the test if it is not valid.
+// specOf parses a valid spec and sets its defaults.
 func specOf(t testing.TB, text string) *clusterv1alpha1.Provision {
 	t.Helper()
 	spec := looseSpecOf(t, text)
@@ -25,7 +25,7 @@ func specOf(t testing.TB, text string) *clusterv1alpha1.Provision {
 	return spec
 }
 
-// looseSpecOf reads a spec, which may be invalid, and defaults it.
+// looseSpecOf parses a spec, which may be invalid, and sets its defaults.
 func looseSpecOf(t testing.TB, text string) *clusterv1alpha1.Provision {
 	t.Helper()
 	spec := &clusterv1alpha1.Provision{}
@@ -36,8 +36,8 @@ func looseSpecOf(t testing.TB, text string) *clusterv1alpha1.Provision {
 	return spec
 }
 
-// inputOf is the input of a spec, with facts of ordinary hosts, and keys and digests that follow
-// from their names.
+// inputOf returns the input for a spec, with facts of ordinary hosts. Keys and digests are derived
+// from names.
 func inputOf(spec *clusterv1alpha1.Provision) plan.Input {
 	in := plan.Input{
 		Name: "alpha", Spec: spec, Facts: map[string]plan.Facts{}, Keys: pki.Bundle{},
@@ -95,7 +95,7 @@ func planOf(t testing.TB, in plan.Input) *plan.Plan {
 	return p
 }
 
-// hostOf is a host of a plan.
+// hostOf returns a host of a plan.
 func hostOf(t testing.TB, p *plan.Plan, name string) plan.Host {
 	t.Helper()
 	i := slices.IndexFunc(p.Hosts, func(h plan.Host) bool { return h.Name == name })
@@ -105,7 +105,7 @@ func hostOf(t testing.TB, p *plan.Plan, name string) plan.Host {
 	return p.Hosts[i]
 }
 
-// stepOf is a step of a host.
+// stepOf returns a step of a host.
 func stepOf(t testing.TB, h plan.Host, id string) plan.Step {
 	t.Helper()
 	for _, stage := range h.Stages {
@@ -119,7 +119,7 @@ func stepOf(t testing.TB, h plan.Host, id string) plan.Step {
 	return plan.Step{}
 }
 
-// applied is what a host says once all its steps are done.
+// applied returns the report of a host on which all steps are done.
 func applied(h plan.Host) plan.Applied {
 	a := plan.Applied{Cluster: "alpha"}
 	for _, stage := range h.Stages {
@@ -130,7 +130,7 @@ func applied(h plan.Host) plan.Applied {
 	return a
 }
 
-// after are the facts of all hosts once a plan is done.
+// after returns the facts of all hosts after a plan is done.
 func after(in plan.Input, p *plan.Plan) map[string]plan.Facts {
 	facts := map[string]plan.Facts{}
 	for _, h := range p.Hosts {
@@ -150,7 +150,7 @@ roleGroups:
 kubernetes: {version: v1.36.3}
 `
 
-// highlyAvailable is a spec with three control planes and some workers.
+// highlyAvailable returns a spec with three control planes and some workers.
 func highlyAvailable(workers int) string {
 	text := "hosts:\n"
 	for i := range 3 {

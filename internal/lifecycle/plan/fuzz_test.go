@@ -9,8 +9,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// A spec may be anything: it is refused, or there is a plan of it, and the plan of a plan that is
-// done is empty.
+// FuzzSpec: any spec is either refused or can be planned. After the plan is done, the next plan is
+// empty.
 func FuzzSpec(f *testing.F) {
 	for _, seed := range []string{
 		"", "hosts: []", oneHost, highlyAvailable(2),

@@ -49,7 +49,7 @@ func shown(t *testing.T, p *plan.Plan) string {
 	return string(text)
 }
 
-// redacted returns a plan with a digest in the place of each secret.
+// redacted returns a plan with digests in place of secrets.
 func redacted(p *plan.Plan) *plan.Plan {
 	copied := *p
 	copied.Hosts = slices.Clone(p.Hosts)
@@ -76,7 +76,7 @@ func TestGoldenOneHost(t *testing.T) {
 	golden(t, "one-host", shown(t, planOf(t, inputOf(specOf(t, oneHost)))))
 }
 
-// The golden files of these are how the plan differs from that of TestGoldenOneHost.
+// The golden files of TestGoldenVariants have the differences from the plan of TestGoldenOneHost.
 func TestGoldenVariants(t *testing.T) {
 	with := func(text string) string { return oneHost + text }
 	cases := map[string]struct {
@@ -174,8 +174,8 @@ controlPlaneEndpoint: {port: 16443}
 	}
 }
 
-// The golden files of these name the steps of each host, with the commands of the units and the
-// backends.
+// The golden files of TestGoldenTopologies list the steps of each host, the commands of units and
+// the backends.
 func TestGoldenTopologies(t *testing.T) {
 	cases := map[string]string{
 		"three-control-planes": highlyAvailable(2),

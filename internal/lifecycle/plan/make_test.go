@@ -27,8 +27,8 @@ func TestMakeIsDeterministic(t *testing.T) {
 	}
 }
 
-// TestMakeAgentImage: nodes of a cluster that is to join by agent make the agent's image once more
-// when the agent is another, and nothing runs less for it.
+// TestMakeAgentImage: in a cluster with join mode Pull, nodes build the agent's image again when
+// the agent has changed. No running process is disturbed.
 func TestMakeAgentImage(t *testing.T) {
 	spec := specOf(t, highlyAvailable(1))
 	before := inputOf(spec)
@@ -50,7 +50,7 @@ func TestMakeAgentImage(t *testing.T) {
 	}
 }
 
-// bootstrapped fixes how the etcd members of a spec first started.
+// bootstrapped returns how the etcd members of a spec first started.
 func bootstrapped(spec *clusterv1alpha1.Provision, hosts ...string) map[string]plan.EtcdBootstrap {
 	fixed := map[string]plan.EtcdBootstrap{}
 	for _, h := range hosts {
@@ -59,7 +59,7 @@ func bootstrapped(spec *clusterv1alpha1.Provision, hosts ...string) map[string]p
 	return fixed
 }
 
-// changed are the steps that differ on hosts that were there before, as HOST STEP DISRUPTION.
+// changed returns the changed steps on existing hosts, as HOST STEP DISRUPTION.
 func changed(t *testing.T, before, updated plan.Input) []string {
 	t.Helper()
 	was := planOf(t, before)
@@ -231,7 +231,7 @@ func TestMakeNamesWhatIsMissing(t *testing.T) {
 func TestLeavesAreWhatThePlanNeeds(t *testing.T) {
 	spec := specOf(t, oneHost)
 	for _, leaf := range plan.Leaves("alpha", spec) {
-		if leaf.Name == plan.LeafEtcdAdmin { // which no host has
+		if leaf.Name == plan.LeafEtcdAdmin { // no host has it
 			continue
 		}
 		in := inputOf(spec)
@@ -282,7 +282,7 @@ func TestLeavesOfAHostDoNotDependOnOthers(t *testing.T) {
 	}
 }
 
-// Each program must know the flags that it is given.
+// TestFlagsAreKnown: each program knows the flags that it gets.
 func TestFlagsAreKnown(t *testing.T) {
 	p := planOf(t, inputOf(specOf(t, oneHost+`
 etcd: {snapshotCount: 1, quotaBackendBytes: 1, maxRequestBytes: 1, maxSnapshots: 1, maxWals: 1, metrics: basic, logLevel: info}
@@ -319,8 +319,8 @@ network: {kubePodsCIDR: "10.233.64.0/18", kubeServiceCIDR: 10.233.0.0/18}
 	}
 }
 
-// TestTwoAuthorities plans with two authorities of each name: hosts trust both, and have leaves of
-// the newest. With one, the goldens say that nothing is as it was not before.
+// TestTwoAuthorities plans with two authorities of each name. Hosts trust both, and have leaves of
+// the newest. The golden files cover plans with one authority.
 func TestTwoAuthorities(t *testing.T) {
 	spec := specOf(t, oneHost)
 	in := inputOf(spec)
@@ -357,7 +357,7 @@ func TestTwoAuthorities(t *testing.T) {
 		dir + "ca.crt": both("ca"), dir + "etcd/ca.crt": both("etcd-ca"), dir + "apiserver-etcd-ca.crt": both("etcd-ca"),
 		dir + "front-proxy-ca.crt": both("front-proxy-ca"), dir + "sa.pub": both("sa"),
 		dir + "ca.key": string(newer["ca"].Key), dir + "sa.key": string(newer["sa"].Key),
-		// The controller manager refuses a file with two.
+		// The controller manager refuses a file with two certificates.
 		dir + "ca-signing.crt": string(newer["ca"].Cert),
 	} {
 		if d := cmp.Diff(want, files[path]); d != "" {

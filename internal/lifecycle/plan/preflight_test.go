@@ -16,7 +16,7 @@ import (
 
 const gib = 1 << 30
 
-// three are a control plane, a worker, and a host that only runs etcd, with which nothing is wrong.
+// three returns a control plane, a worker, and a host with only etcd, all without problems.
 func three(t *testing.T) plan.Input {
 	t.Helper()
 	spec := &clusterv1alpha1.Provision{
@@ -66,7 +66,7 @@ func TestPreflight(t *testing.T) {
 		"OtherCluster": {
 			facts: on("node2", func(f *plan.Facts) {
 				f.Applied = plan.Applied{Cluster: "beta", ClusterID: "other"}
-				f.Swaps = []string{"/dev/sda2"} // is nobody's business then
+				f.Swaps = []string{"/dev/sda2"} // not checked on a host of another cluster
 			}),
 			want: failed("node2", plan.CheckCluster),
 		},
@@ -178,7 +178,7 @@ func kubelet(configuration string) func(spec *clusterv1alpha1.Provision) {
 	}
 }
 
-// TestPreflightOfOurs: on a host of this cluster, what is there is ours.
+// TestPreflightOfOurs: on a host of this cluster, its components are no problem.
 func TestPreflightOfOurs(t *testing.T) {
 	in := three(t)
 	for name, f := range in.Facts {
@@ -201,7 +201,7 @@ func TestPreflightOfOurs(t *testing.T) {
 	}
 }
 
-// TestPreflightMessages holds some of the texts, because they are what helps.
+// TestPreflightMessages checks some of the texts that help the user.
 func TestPreflightMessages(t *testing.T) {
 	in := three(t)
 	f := in.Facts["node1"]
@@ -210,7 +210,7 @@ func TestPreflightMessages(t *testing.T) {
 	f.Tools = []string{"dnf", "mount", "nft"}
 	f.OS = "openEuler"
 	in.Facts["node1"] = f
-	delete(in.Facts, "node3") // could not be asked
+	delete(in.Facts, "node3") // without facts
 	want := []plan.Finding{
 		{"node1", plan.CheckKernel, plan.SeverityError, "the kernel is 5.4.0, and kube-proxy's nftables mode needs 5.13", "set spec.provision.kubernetes.proxyMode to iptables, or upgrade the host's kernel"},
 		{"node1", plan.CheckTools, plan.SeverityError, "ip is not there, and the network needs it", "run dnf install iproute, or add iproute to spec.provision.system.rpms"},

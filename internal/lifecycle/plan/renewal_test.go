@@ -80,8 +80,8 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
-// What cannot be restarted by itself takes the other steps of its stage along, but none that moves
-// pods.
+// TestRenewalsOfWholeStages: a unit that cannot be restarted alone is done with the other steps of
+// its stage, except for those that move pods.
 func TestRenewalsOfWholeStages(t *testing.T) {
 	in := inputOf(specOf(t, oneHost))
 	current := planOf(t, in)

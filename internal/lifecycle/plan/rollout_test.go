@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// rolled is a plan of three control planes and three workers, and what is known of them: each has
-// been through all its stages.
+// rolled returns a plan of three control planes and three workers, with facts that all stages are
+// applied.
 func rolled() (*plan.Plan, map[string]plan.Facts) {
 	p := &plan.Plan{Cluster: "oak"}
 	facts := map[string]plan.Facts{}
@@ -41,7 +41,7 @@ func rolled() (*plan.Plan, map[string]plan.Facts) {
 	return p, facts
 }
 
-// TestRollout: waves of components across hosts, and not stages of one host after the other.
+// TestRollout: waves go by component across hosts, not host by host.
 func TestRollout(t *testing.T) {
 	change := func(step string, stage plan.StageID, d plan.Disruption, hosts ...string) []plan.Change {
 		var items []plan.Change
@@ -59,7 +59,7 @@ func TestRollout(t *testing.T) {
 	for name, c := range map[string]struct {
 		items   []plan.Change
 		fresh   []string
-		started []string // whose etcd was started, and no more
+		started []string // hosts with a started etcd and nothing more
 		options plan.RolloutOptions
 		want    string
 	}{

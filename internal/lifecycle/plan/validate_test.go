@@ -14,7 +14,7 @@ import (
 )
 
 func TestValidate(t *testing.T) {
-	// Each case changes a spec that is valid; %s stand for hosts and roleGroups that are as they were.
+	// Each case changes a valid spec. %s stands for unchanged hosts and roleGroups.
 	const (
 		hosts  = "hosts: [{name: node1, address: 10.0.0.1}, {name: node2, address: 10.0.0.2}, {name: node3, address: 10.0.0.3}]\n"
 		groups = "roleGroups: {control-plane: [node1], worker: ['node[2:3]']}\n"

@@ -16,10 +16,10 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// never is a window that no check of these tests needs.
+// never is a window that no check in these tests uses up.
 const never = 10 * time.Minute
 
-// brief is a window in which nothing has to happen, or under Soak one attempt.
+// brief is a window in which nothing has to happen. Under Soak it allows one attempt.
 func brief() time.Duration {
 	if testenv.Soak() {
 		return 10 * time.Second
@@ -46,7 +46,7 @@ func listen(t *testing.T) net.Listener {
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// serve gives each connection to f.
+// serve passes each connection to f.
 func serve(t *testing.T, f func(net.Conn)) string {
 	t.Helper()
 	l := listen(t)
@@ -65,7 +65,8 @@ func serve(t *testing.T, f func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// Hosts that begin one after another reach each other, and all end long before the window does.
+// TestAllWell: hosts that begin one after another reach each other, and all end long before the
+// window.
 func TestAllWell(t *testing.T) {
 	t.Parallel()
 	const hosts = 4
@@ -87,7 +88,7 @@ func TestAllWell(t *testing.T) {
 				t.Errorf("host %d: %v (-want +got):\n%s", i, err, diff)
 			}
 		})
-		if i == 0 { // the others find it listening, and it has found nobody yet
+		if i == 0 { // the others find it listening, but it has reached nobody yet
 			waitFor(t, local(port))
 		}
 	}
@@ -155,8 +156,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// check is what a Check finds out of an address: by one attempt, or under Soak within a window,
-// which always passes where something is wrong.
+// check returns the result of a Check for an address. It makes one attempt, or under Soak uses a
+// window, which is used up if there is a problem.
 func check(t *testing.T, address string) (Result, error) {
 	t.Helper()
 	if testenv.Soak() {
@@ -169,7 +170,7 @@ func check(t *testing.T, address string) (Result, error) {
 	return Result{}, nil
 }
 
-// another is a check with another token.
+// another runs a Check with another token, and returns its address.
 func another(t *testing.T) string {
 	t.Helper()
 	port := freePort(t)
@@ -187,7 +188,7 @@ func another(t *testing.T) string {
 	return local(port)
 }
 
-// A port that is taken does not keep the others from being checked.
+// TestTaken: a port that is in use does not prevent the check of the others.
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	taken := listen(t).Addr().(*net.TCPAddr).Port
