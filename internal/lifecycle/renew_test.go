@@ -23,17 +23,17 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// soon is when certificates that were just minted are due, and late when they have ended.
+// soon is when certificates just issued are due for renewal. At late, they have expired.
 const soon, late = pki.LeafLifetime - pki.RenewBefore + time.Hour, pki.LeafLifetime + 24*time.Hour
 
-// after has the engine's clock go on, and returns what its time is then.
+// after advances the clock of the engine by d and returns the new time.
 func (l *lab) after(d time.Duration) time.Time {
 	at := time.Now().Add(d)
 	l.engine.Clock = clocktesting.NewFakePassiveClock(at)
 	return at
 }
 
-// acts lists what agents are asked for from now on, in the order in which it is done.
+// acts returns a function that lists the requests to agents from now on, in order.
 func (l *lab) acts() func() []string {
 	var mu sync.Mutex
 	var acts []string
@@ -52,7 +52,7 @@ func (l *lab) acts() func() []string {
 	}
 }
 
-// actOf is what a request does: write certificates, restart units, or run a stage of a plan.
+// actOf describes a request: it writes certificates, restarts units, or runs a stage of a plan.
 func actOf(req node.Request) string {
 	var units []string
 	others := 0
@@ -79,7 +79,7 @@ func actOf(req node.Request) string {
 	return ""
 }
 
-// renewal is what renewing does on three control planes and a worker.
+// renewal has what a renewal does on three control planes and a worker.
 var renewal = struct{ files, restarts []string }{
 	files: []string{"h-1 certificates", "h-2 certificates", "h-3 certificates", "h-4 certificates"},
 	restarts: []string{
@@ -90,7 +90,7 @@ var renewal = struct{ files, restarts []string }{
 	},
 }
 
-// renewedFirst checks that acts begin with a renewal, and returns what was done after it.
+// renewedFirst checks that acts begins with a renewal, and returns the acts after it.
 func renewedFirst(t *testing.T, acts []string) (then []string) {
 	t.Helper()
 	files, all := len(renewal.files), len(renewal.files)+len(renewal.restarts)
@@ -108,7 +108,7 @@ func renewedFirst(t *testing.T, acts []string) (then []string) {
 
 var embedded = regexp.MustCompile(`client-certificate-data: (\S+)`)
 
-// leaves are the ends of the certificates on a host, by file.
+// leaves returns when the certificates on a host end, by file.
 func (l *lab) leaves(name string) map[string]time.Time {
 	l.t.Helper()
 	ends := map[string]time.Time{}
@@ -158,7 +158,7 @@ func (l *lab) fresh(at time.Time, names ...string) {
 	}
 }
 
-// undrained checks that no node was drained by a run.
+// undrained checks that an operation drained no node.
 func (l *lab) undrained(op *lifecyclev1alpha1.Operation) {
 	l.t.Helper()
 	for _, s := range op.Status.Steps {
@@ -168,7 +168,7 @@ func (l *lab) undrained(op *lifecyclev1alpha1.Operation) {
 	}
 }
 
-// idle checks that nothing is left to do.
+// idle checks that a plan has no changes.
 func (l *lab) idle() {
 	l.t.Helper()
 	if _, changes, err := l.engine.Plan(l.t.Context(), l.spec); err != nil || len(changes.Items) != 0 {
@@ -176,8 +176,8 @@ func (l *lab) idle() {
 	}
 }
 
-// TestApplyRenews: an apply renews what is due, and what has ended, with no more than restarts.
-// Plans of it are one plan.
+// TestApplyRenews: an apply renews certificates that are due or expired, and only restarts units
+// for this. Two plans of this are the same plan.
 func TestApplyRenews(t *testing.T) {
 	for name, passed := range map[string]time.Duration{"InTheWindow": soon, "AllHaveEnded": late} {
 		t.Run(name, func(t *testing.T) {
@@ -218,8 +218,8 @@ func TestApplyRenews(t *testing.T) {
 	}
 }
 
-// TestRenewalBeforeResume: a run that failed renews before it goes on, and what it was to do is not
-// lost.
+// TestRenewalBeforeResume: a failed run renews certificates before it is resumed, and its other
+// work is still done.
 func TestRenewalBeforeResume(t *testing.T) {
 	l := built(t, 4, 3)
 	l.fleet.Fault = func(name, command string) error {
@@ -239,8 +239,7 @@ func TestRenewalBeforeResume(t *testing.T) {
 	if files := slices.Sorted(slices.Values(then[:4])); !slices.Equal(files, renewal.files) {
 		t.Errorf("it began with %q, want the files with certificates", files)
 	}
-	// The kubelets of h-2 and later are to be restarted for their configuration anyway; that is not
-	// done twice.
+	// The kubelets of h-2 and later restart for their configuration anyway, so not twice.
 	for _, host := range []string{"h-1", "h-2", "h-3", "h-4"} {
 		kubelet := 0
 		for _, act := range then {
@@ -258,8 +257,8 @@ func TestRenewalBeforeResume(t *testing.T) {
 	l.idle()
 }
 
-// TestRenewCertificates: renewing is all that such an Operation does. A run that failed before it
-// can be resumed after it.
+// TestRenewCertificates: this action only renews certificates. A run that failed before it can be
+// resumed after it.
 func TestRenewCertificates(t *testing.T) {
 	l := built(t, 4, 3)
 	l.fleet.Fault = func(name, command string) error {
@@ -295,7 +294,7 @@ func TestRenewCertificates(t *testing.T) {
 	}
 	for name, tree := range l.trees() {
 		if name == "h-1" {
-			continue // the run that failed had begun here
+			continue // the failed run had begun here
 		}
 		for path, content := range tree {
 			certificate := strings.HasPrefix(path, "/etc/kubernetes/pki/") || strings.HasSuffix(path, ".conf") ||
@@ -312,7 +311,7 @@ func TestRenewCertificates(t *testing.T) {
 	l.idle()
 }
 
-// TestRenewalOfUnreachable: who does not answer keeps what is due, and everybody is told.
+// TestRenewalOfUnreachable: a host that does not answer keeps its certificates. The error names it.
 func TestRenewalOfUnreachable(t *testing.T) {
 	l := built(t, 4, 3)
 	l.unreachable("h-3")
@@ -346,7 +345,7 @@ func TestRenewalOfUnreachable(t *testing.T) {
 	l.idle()
 }
 
-// TestDeleteNodeRenewsFirst: a kubelet whose certificate has ended could not move its pods away.
+// TestDeleteNodeRenewsFirst: pods cannot be moved from a kubelet whose certificate has expired.
 func TestDeleteNodeRenewsFirst(t *testing.T) {
 	l := built(t, 4, 3)
 	at := l.after(late)
@@ -372,8 +371,8 @@ func TestDeleteNodeRenewsFirst(t *testing.T) {
 	l.idle()
 }
 
-// TestRenewalIsResumed kills a renewal at some of its requests; who goes on uses the certificates
-// that were minted.
+// TestRenewalIsResumed kills a renewal at some of its requests. The next run uses the certificates
+// that were issued.
 func TestRenewalIsResumed(t *testing.T) {
 	for _, n := range []int{1, 4, 5, 7, 11, 14} {
 		l := built(t, 4, 3)
@@ -400,7 +399,7 @@ func TestRenewalIsResumed(t *testing.T) {
 	}
 }
 
-// TestPreflightWarns of what is due.
+// TestPreflightWarns: preflight warns of certificates that are due for renewal.
 func TestPreflightWarns(t *testing.T) {
 	l := built(t, 4, 3)
 	warned := func() (names []string) {

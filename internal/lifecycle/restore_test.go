@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// lose removes something from a host behind our back.
+// lose removes directories from a host without Orrery.
 func (l *lab) lose(name string, dirs ...string) {
 	l.t.Helper()
 	for _, dir := range dirs {
@@ -23,7 +23,7 @@ func (l *lab) lose(name string, dirs ...string) {
 	}
 }
 
-// TestAgentGone: a host that lost the agent, and all our programs, is still known by its record.
+// TestAgentGone: a host that lost the agent and all programs is still identified by its record.
 func TestAgentGone(t *testing.T) {
 	t.Run("Delete", func(t *testing.T) {
 		l := built(t, 2, 1)
@@ -73,8 +73,8 @@ func TestAgentGone(t *testing.T) {
 	})
 }
 
-// TestRecordGone: a host that lost the record of what was done on it is not called clean while
-// something is left, and the keys of the cluster stay.
+// TestRecordGone: a host without a record is not reported as clean while files are left. The keys
+// of the cluster are kept.
 func TestRecordGone(t *testing.T) {
 	lost := func(t *testing.T) *lab {
 		t.Helper()
@@ -91,7 +91,7 @@ func TestRecordGone(t *testing.T) {
 		if state := l.state(); state == nil || len(state.Keys) == 0 {
 			t.Fatal("the keys are gone")
 		}
-		// Somebody cleans the host by hand, and the run goes on.
+		// The host is cleaned by hand, and the run continues.
 		for _, path := range paths(l.tree("h-2")) {
 			if path != "" && path != "/opt" {
 				l.lose("h-2", path)
@@ -142,7 +142,7 @@ func TestRecordGone(t *testing.T) {
 		l := newLab(t, 2, 1)
 		l.install("h-2")
 		l.must(lifecyclev1alpha1.ActionCreate, l.spec)
-		// The removal breaks off when the record is gone; then the agent goes, too.
+		// The removal fails after the record is gone. Then the agent is lost too.
 		l.fleet.NodeFault = func(name, point string) error {
 			if name == "h-2" && point == "leave/removed" {
 				return errors.New("broken off")

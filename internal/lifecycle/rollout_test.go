@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 )
 
-// TestComponentsInWaves: of a change of API servers and kubelets, all API servers are changed
-// before any kubelet.
+// TestComponentsInWaves: if API servers and kubelets change, all API servers change before any
+// kubelet.
 func TestComponentsInWaves(t *testing.T) {
 	l := built(t, 4, 3)
 	var mu sync.Mutex
@@ -41,7 +41,7 @@ func TestComponentsInWaves(t *testing.T) {
 	}
 }
 
-// TestHaltAfter: hosts that fail are left out until there are too many, and all of them are named.
+// TestHaltAfter: failed hosts are left out until there are too many. The error names all of them.
 func TestHaltAfter(t *testing.T) {
 	for name, c := range map[string]struct {
 		haltAfter int32
@@ -60,7 +60,7 @@ func TestHaltAfter(t *testing.T) {
 				}
 				return nil
 			}
-			// The only control plane is disturbed first, and is well.
+			// The only control plane changes first, and succeeds.
 			op, err := l.run(lifecyclev1alpha1.ActionApply, l.maxPods(71), ordered(lifecyclev1alpha1.Rollout{HaltAfter: c.haltAfter}))
 			says(t, err, c.says...)
 			if phase := l.kept(op.Name).Status.Phase; phase != lifecyclev1alpha1.PhaseFailed {
@@ -84,8 +84,8 @@ func TestHaltAfter(t *testing.T) {
 	}
 }
 
-// TestPauseBetween: between waves that disturb something is a pause, which ends at once when the
-// run is canceled.
+// TestPauseBetween: a run pauses between waves that interrupt something. The pause ends at once if
+// the run is canceled.
 func TestPauseBetween(t *testing.T) {
 	l := built(t, 3, 1)
 	paused := func(d time.Duration) func(*lifecyclev1alpha1.OperationSpec) {

@@ -30,10 +30,10 @@ import (
 
 var sameState = cmp.Options{cmpopts.IgnoreUnexported(lifecycle.State{}), cmpopts.IgnoreFields(lifecycle.State{}, "Generation")}
 
-// memory is a Shelf that lets some writes through, and can do something before the next one.
+// memory is a Shelf that accepts a number of writes and can call a function before the next one.
 type memory struct {
 	mu     sync.Mutex
-	pieces map[string]lifecycle.Piece // the state has no name
+	pieces map[string]lifecycle.Piece // the name of the state is ""
 	count  int
 	left   int
 	before func()
@@ -122,14 +122,14 @@ func readFile(t *testing.T, path string) []byte {
 	return content
 }
 
-// v0 is what earlier versions kept: of a control plane and a worker, with successors of all leaves
-// of hosts.
+// v0 has the state of an earlier version: one control plane, one worker, and renewed certificates
+// of all leaves of hosts.
 func v0(t *testing.T) *memory {
 	t.Helper()
 	return &memory{left: 1000, pieces: map[string]lifecycle.Piece{"": {Content: readFile(t, "testdata/state.v0.json"), Version: "0"}}}
 }
 
-// TestStateOfVersion0 reads what earlier versions kept, and writes it anew.
+// TestStateOfVersion0 reads the state of an earlier version and writes it in the present format.
 func TestStateOfVersion0(t *testing.T) {
 	var old struct {
 		Keys    map[string]pki.KeyPair
@@ -178,7 +178,7 @@ func TestStateOfVersion0(t *testing.T) {
 	}
 }
 
-// TestStateOfLaterVersion is refused and stays as it is.
+// TestStateOfLaterVersion: the state of a later version is refused and not changed.
 func TestStateOfLaterVersion(t *testing.T) {
 	for _, name := range []string{"", "h-1"} {
 		m := v0(t)
@@ -190,8 +190,8 @@ func TestStateOfLaterVersion(t *testing.T) {
 	}
 }
 
-// TestKilledSave kills a Save at each of its writes: no key that a host has is lost, and the next
-// Save leaves nothing behind.
+// TestKilledSave interrupts a Save at each of its writes. No key that a host has is lost, and the
+// next Save leaves no old piece.
 func TestKilledSave(t *testing.T) {
 	pair := func(text string) pki.KeyPair { return pki.KeyPair{Cert: []byte(text), Key: []byte("key of " + text)} }
 	fresh := func(*testing.T) *memory { return &memory{left: 1000, pieces: map[string]lifecycle.Piece{}} }
@@ -301,8 +301,8 @@ func TestKilledSave(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfAnotherCluster: the state of a cluster was removed by hand, and another of its
-// name has hosts of the same names.
+// TestLeftoversOfAnotherCluster: the state of a cluster was removed by hand. A new cluster with its
+// name has hosts with the same names.
 func TestLeftoversOfAnotherCluster(t *testing.T) {
 	m := v0(t)
 	m.save(t, m.load(t))
@@ -322,8 +322,8 @@ func TestLeftoversOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestFencedSave: a process that was overtaken, before it writes or while it does, changes nothing
-// of what its successor has kept.
+// TestFencedSave: a process that was replaced, before or during its write, does not change what its
+// successor wrote.
 func TestFencedSave(t *testing.T) {
 	for name, shelf := range map[string]func(*testing.T) *memory{
 		"Version0": v0,
@@ -364,7 +364,7 @@ func TestFencedSave(t *testing.T) {
 	}
 }
 
-// TestFilesAreFenced: the same with files.
+// TestFilesAreFenced is TestFencedSave with files.
 func TestFilesAreFenced(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	save := func(s *lifecycle.State) error { return f.Save(t.Context(), s) }
@@ -379,7 +379,7 @@ func TestFilesAreFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := load(), load()
-	for range 2 { // a process that goes on saving is not overtaken by itself
+	for range 2 { // a process can save many times in a row
 		two.Renewed["h-1/kubelet"] = pki.KeyPair{Cert: []byte(fmt.Sprint(len(two.WantedBy)))}
 		two.WantedBy += "x"
 		if err := save(two); err != nil {
@@ -408,7 +408,7 @@ func TestFilesAreFenced(t *testing.T) {
 	if _, err := os.Stat(half); !os.IsNotExist(err) {
 		t.Errorf("what a killed process has half written stays: %v", err)
 	}
-	// two has the newest now, and what is loaded before is no longer that once something is written.
+	// Now two has the newest state. A state loaded before the next write is stale after it.
 	stale := load()
 	two.WantedBy = "oak-9"
 	if err := save(two); err != nil {
@@ -437,8 +437,7 @@ func TestFilesAreFenced(t *testing.T) {
 	}
 }
 
-// downgrade has the store keep a cluster as version 0 did, with the digest of the authority as its
-// ID.
+// downgrade stores the cluster as version 0 did, with the digest of the authority as its ID.
 func (l *lab) downgrade() {
 	l.t.Helper()
 	s := l.state()
@@ -462,10 +461,10 @@ func (l *lab) downgrade() {
 	}
 }
 
-// TestUpgradeOfOrreryChangesNoHost takes up a cluster that an earlier version has built.
+// TestUpgradeOfOrreryChangesNoHost runs on a cluster that an earlier version built.
 func TestUpgradeOfOrreryChangesNoHost(t *testing.T) {
 	l := newLab(t, 3, 1)
-	if _, _, err := l.engine.Plan(t.Context(), l.spec); err != nil { // the keys are kept
+	if _, _, err := l.engine.Plan(t.Context(), l.spec); err != nil { // this stores the keys
 		t.Fatal(err)
 	}
 	l.downgrade()
@@ -485,12 +484,12 @@ func TestUpgradeOfOrreryChangesNoHost(t *testing.T) {
 	if s := l.state(); s.ID != id || s.Generation == 0 {
 		t.Errorf("ID %s, generation %d: want %s, written anew", s.ID, s.Generation, id)
 	}
-	// The others are known by what they are known by, and so is who comes.
+	// The hosts keep the ID that their records have.
 	l.must(lifecyclev1alpha1.ActionDelete, l.spec)
 	l.gone("h-1", "h-2", "h-3")
 }
 
-// slow is a shelf that removes a record only while it removes another.
+// slow is a Shelf that removes a record only while it removes another one.
 type slow struct {
 	*memory
 
@@ -507,7 +506,7 @@ func (s slow) RemoveHost(ctx context.Context, host, version string) error {
 	return s.memory.RemoveHost(ctx, host, version)
 }
 
-// TestRecordsAreRemovedTogether: of a thousand hosts the records do not go one by one.
+// TestRecordsAreRemovedTogether: the records of a thousand hosts are removed in parallel.
 func TestRecordsAreRemovedTogether(t *testing.T) {
 	m := &memory{pieces: map[string]lifecycle.Piece{}, left: 5000}
 	s := &lifecycle.State{Cluster: "oak", Keys: pki.Bundle{}}
@@ -523,8 +522,8 @@ func TestRecordsAreRemovedTogether(t *testing.T) {
 	}
 }
 
-// TestRecordsOfHosts: each host has one as long as it is part of the cluster, and one that is lost
-// costs that host new leaves.
+// TestRecordsOfHosts: each host of the cluster has a record. A host whose record is lost gets new
+// leaves.
 func TestRecordsOfHosts(t *testing.T) {
 	l := built(t, 3, 1)
 	if id := l.state().ID; len(id) != 26 {
@@ -565,8 +564,7 @@ func TestRecordsOfHosts(t *testing.T) {
 	}
 }
 
-// TestNewestSigns: of two authorities the newest signs what is minted from then on, and both are
-// trusted.
+// TestNewestSigns: the newest of two authorities signs new certificates, and both are trusted.
 func TestNewestSigns(t *testing.T) {
 	s := &lifecycle.State{Cluster: "oak"}
 	spec := &clusterv1alpha1.Provision{Hosts: []clusterv1alpha1.Host{{Name: "h-1", Address: "10.0.0.1"}}}

@@ -7,8 +7,8 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 )
 
-// TestRecordsFit: a file has no more records of steps than the API's schema says, whatever became
-// of the steps, and the newest are kept.
+// TestRecordsFit: a file has at most as many records of steps as the schema of the API allows, in
+// any state of the steps. The newest are kept.
 func TestRecordsFit(t *testing.T) {
 	for _, state := range []lifecyclev1alpha1.StepState{lifecyclev1alpha1.StepChanged, lifecyclev1alpha1.StepFailed, lifecyclev1alpha1.StepRunning} {
 		t.Run(string(state), func(t *testing.T) {
@@ -23,7 +23,7 @@ func TestRecordsFit(t *testing.T) {
 				last = fmt.Sprintf("step-%d", i)
 				rec.step(lifecyclev1alpha1.StepRecord{Host: "h-1", ID: last, State: state})
 			}
-			// A record that was made is found again, and not made twice.
+			// A step that has a record gets no second one.
 			rec.step(lifecyclev1alpha1.StepRecord{Host: "h-1", ID: last, State: lifecyclev1alpha1.StepFailed})
 			if err := rec.flush(t.Context()); err != nil {
 				t.Fatal(err)

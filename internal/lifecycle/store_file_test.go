@@ -18,7 +18,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// ended creates an operation that has ended.
+// ended creates an operation that is finished.
 func ended(t *testing.T, f lifecycle.Files, cluster string) *lifecyclev1alpha1.Operation {
 	t.Helper()
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: cluster, Action: lifecyclev1alpha1.ActionApply}}
@@ -57,8 +57,8 @@ func TestFilesListsOldestFirst(t *testing.T) {
 	}
 }
 
-// TestFilesHalfWritten: a process that was killed while it wrote leaves a file beside. What was
-// there before is what counts.
+// TestFilesHalfWritten: a process that is killed while it writes leaves a temporary file. The
+// previous content is valid.
 func TestFilesHalfWritten(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	op := ended(t, f, "oak")
@@ -83,7 +83,7 @@ func TestFilesHalfWritten(t *testing.T) {
 	}
 }
 
-// TestFilesWriteFails: a write that fails leaves nothing beside, and what was there before.
+// TestFilesWriteFails: a failed write leaves no temporary file and keeps the previous content.
 func TestFilesWriteFails(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	if err := os.MkdirAll(f.Path("oak", "state.json", "in the way"), 0o700); err != nil {
@@ -99,7 +99,8 @@ func TestFilesWriteFails(t *testing.T) {
 	}
 }
 
-// TestFilesArePrivate: the state has the keys of the cluster.
+// TestFilesArePrivate: only the owner can read the files, because the state has the keys of the
+// cluster.
 func TestFilesArePrivate(t *testing.T) {
 	f := lifecycle.Files(filepath.Join(t.TempDir(), "clusters"))
 	op := ended(t, f, "oak")
@@ -127,8 +128,7 @@ func TestFilesArePrivate(t *testing.T) {
 	}
 }
 
-// TestFilesTogether: those who record and those who pause, in as many processes as there are, lose
-// nothing of each other.
+// TestFilesTogether: processes that record and processes that pause lose no writes of each other.
 func TestFilesTogether(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	op := ended(t, f, "oak")
@@ -224,8 +224,8 @@ func TestFilesErrors(t *testing.T) {
 	}
 }
 
-// TestFilesOfBefore: an Operation in a file of an earlier version is read as it was meant, and
-// written in the form of this one.
+// TestFilesOfBefore: an Operation in a file of an earlier version is read with its meaning and
+// written in the present form.
 func TestFilesOfBefore(t *testing.T) {
 	f := lifecycle.Files(t.TempDir())
 	path := f.Path("oak", "operations", "oak-7.yaml")

@@ -11,8 +11,8 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// A server whose certificate has ended is spoken to; one of another authority or for another
-// address is not.
+// A server with an expired certificate is accepted. One of another authority or for another address
+// is not.
 func TestTrusting(t *testing.T) {
 	now := time.Now()
 	mint := func(name string) pki.KeyPair {

@@ -16,10 +16,10 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// unready answers as API servers do that do not find their etcd, as long as it is set.
+// unready answers like an API server that cannot reach etcd, as long as left is set.
 type unready struct {
 	next http.RoundTripper
-	left *atomic.Int32 // how many more questions are answered so
+	left *atomic.Int32 // how many more requests are answered so
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -34,8 +34,8 @@ func (u unready) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // TestNotReadyForAMoment: no API server is ready when a step of the cluster begins, as during an
-// election of etcd. The step waits for them; it costs no attempt, and if they stay so, the error
-// says in few words what they lack.
+// election of etcd. The step waits for the API servers without using an attempt. If none becomes
+// ready, the error briefly names what is missing.
 func TestNotReadyForAMoment(t *testing.T) {
 	for name, tc := range map[string]struct {
 		questions int32

@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel/agent"
 )
 
-// listens publishes where agents find the hub.
+// listens publishes the address at which agents reach the hub.
 func (h *hub) listens(t *testing.T, url string) {
 	t.Helper()
 	key, err := tunnel.NewSealingKey()
@@ -41,8 +41,8 @@ func (h *hub) listens(t *testing.T, url string) {
 	t.Cleanup(func() { _ = client.IgnoreNotFound(h.Delete(context.WithoutCancel(t.Context()), m)) })
 }
 
-// built is a client of the cluster that is built, from which everything of an agent goes when the
-// test ends.
+// built returns a client of the cluster that is built. The objects of the agent are removed when
+// the test ends.
 func built(t *testing.T) client.Client {
 	t.Helper()
 	c, err := client.New(testenv.Config(1), client.Options{})
@@ -63,7 +63,7 @@ func built(t *testing.T) client.Client {
 	return c
 }
 
-// manifested returns the token in the manifest that was applied in the cluster that is built.
+// manifested returns the token in the manifest that was applied in the built cluster.
 func manifested(t *testing.T, c client.Client, cluster string) string {
 	t.Helper()
 	d := &appsv1.Deployment{}
@@ -83,8 +83,8 @@ func manifested(t *testing.T, c client.Client, cluster string) string {
 	return string(s.Data[tunnel.JoinToken])
 }
 
-// TestJoinsByAgent: a cluster that is built gets the manifest of an agent, once, and waits for
-// that.
+// TestJoinsByAgent: a cluster that is built gets the manifest of an agent once. It then waits for
+// the agent.
 func TestJoinsByAgent(t *testing.T) {
 	h := startHub(t)
 	h.listens(t, "https://hub.example.com")
@@ -105,8 +105,8 @@ func TestJoinsByAgent(t *testing.T) {
 	}
 }
 
-// TestJoinChanges: a member that the hub has built changes to an agent; the hub dials it until that
-// has come.
+// TestJoinChanges: a member that the hub has built changes to an agent. The hub dials the member
+// until the agent connects.
 func TestJoinChanges(t *testing.T) {
 	h := startHub(t)
 	h.listens(t, "https://hub.example.com")
@@ -120,7 +120,7 @@ func TestJoinChanges(t *testing.T) {
 	if o.Spec.SyncMode != clusterv1alpha1.Push {
 		t.Error("the hub dials no more, and no agent has come")
 	}
-	// Back again, it is as it was.
+	// Changing back restores the former way.
 	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision.Join = clusterv1alpha1.Push })
 	h.untilPhase(t, "oak-3", lifecyclev1alpha1.PhaseSucceeded)
 	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
@@ -129,8 +129,8 @@ func TestJoinChanges(t *testing.T) {
 	}
 }
 
-// TestJoinRefused: where agents cannot find the hub, nothing is built for them, and the way out is
-// said.
+// TestJoinRefused: if agents cannot reach the hub, nothing is built, and the message says what to
+// do.
 func TestJoinRefused(t *testing.T) {
 	for name, listens := range map[string]string{"Nowhere": "", "OnThisMachine": "https://127.0.0.1:7443"} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// sshServer lets everybody in and writes down what it sees. It runs no commands.
+// sshServer accepts every login and records what it receives. It runs no commands.
 type sshServer struct {
 	port int32
 	line string // of known_hosts
@@ -42,7 +42,7 @@ func (s *sshServer) notef(format string, args ...any) {
 	s.saw = append(s.saw, fmt.Sprintf(format, args...))
 }
 
-// seen is what the server saw since it was asked last.
+// seen returns what the server recorded since the last call.
 func (s *sshServer) seen() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func newSSHServer(t *testing.T) *sshServer {
 					for opened := range channels {
 						channel, requests, err := opened.Accept()
 						if err == nil {
-							go ssh.DiscardRequests(requests) // which refuses them
+							go ssh.DiscardRequests(requests) // this refuses them
 							channel.Close()
 						}
 					}
@@ -105,7 +105,7 @@ func newSSHServer(t *testing.T) *sshServer {
 	return s
 }
 
-// on is a Cluster of one host, which is this server.
+// on is a Cluster with one host, which is this server.
 func (s *sshServer) on(name, secret string) *clusterv1alpha1.Cluster {
 	o := cluster(name, 1)
 	h := &o.Spec.Provision.Hosts[0]
@@ -117,7 +117,8 @@ func hostSecret(name string) *clusterv1alpha1.SecretReference {
 	return &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
 }
 
-// credential is a Secret with a password, for a cluster and the hosts with these keys.
+// credential is a Secret with a password and known_hosts for a cluster. With an empty cluster it
+// has no annotation for one.
 func credential(name, cluster, knownHosts string) *corev1.Secret {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: name},
@@ -129,20 +130,20 @@ func credential(name, cluster, knownHosts string) *corev1.Secret {
 	return secret
 }
 
-// untilFailed waits until an Operation has failed, and returns why.
+// untilFailed waits until an Operation has failed and returns the reason.
 func (h *hub) untilFailed(t *testing.T, operation string) string {
 	t.Helper()
 	return h.untilPhase(t, operation, lifecyclev1alpha1.PhaseFailed).Status.Message
 }
 
-// TestPasswordsAreForTheirHostsOnly is about somebody who may write Clusters, and not Secrets, and
-// who has an SSH server that the hub reaches: it never sees a login.
+// TestPasswordsAreForTheirHostsOnly: an attacker may write Clusters, but not Secrets, and has an
+// SSH server that the hub can reach. The server never receives a login.
 func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 	cases := map[string]struct {
 		secret func(own, theirs *sshServer) *corev1.Secret
 		attack func(o *clusterv1alpha1.Cluster, own, theirs *sshServer) // on Cluster oak, which is on own with Secret ssh
 		err    string
-		theirs []string // what their server sees
+		theirs []string // what their server receives
 	}{
 		"AnotherCluster": {
 			attack: func(o *clusterv1alpha1.Cluster, _, theirs *sshServer) { *o = *theirs.on("evil", "ssh") },
@@ -162,8 +163,8 @@ func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 			attack: func(o *clusterv1alpha1.Cluster, _, theirs *sshServer) { o.Spec.Provision.Hosts[0].Port = theirs.port },
 			err:    "so it is not dialled; add what ssh-keyscan -p",
 		},
-		// The address is a host's, but what answers there is not that host: a bastion was taken away, or
-		// DNS leads elsewhere.
+		// The address belongs to a host, but another machine answers there: a bastion was removed, or DNS
+		// points elsewhere.
 		"AnotherMachineAtTheAddress": {
 			secret: func(own, theirs *sshServer) *corev1.Secret {
 				_, key, _ := strings.Cut(own.line, " ")
@@ -224,8 +225,8 @@ func TestPasswordsAreForTheirHostsOnly(t *testing.T) {
 	}
 }
 
-// TestEditedClusterSendsNothing edits the address in a Cluster whose Secret is in use; and a host
-// moves as it should.
+// TestEditedClusterSendsNothing edits the address in a Cluster whose Secret is in use. Then a host
+// moves in the correct way.
 func TestEditedClusterSendsNothing(t *testing.T) {
 	h := newHub(t)
 	h.real = true
@@ -243,8 +244,8 @@ func TestEditedClusterSendsNothing(t *testing.T) {
 		t.Errorf("their server saw %q", got)
 	}
 
-	// The host moves: first its new address goes to the Secret, beside the old one, and then to the
-	// Cluster. Both are valid until the old one is taken away.
+	// The host moves. Its new address goes first to the Secret, beside the old one, and then to the
+	// Cluster. Both are valid until the old one is removed.
 	secret := &corev1.Secret{}
 	if err := h.Get(t.Context(), client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: "ssh"}, secret); err != nil {
 		t.Fatal(err)
@@ -263,8 +264,8 @@ func TestEditedClusterSendsNothing(t *testing.T) {
 	}
 }
 
-// TestStoredHostSecretsAreBoundOnce upgrades a hub that used Secrets which nothing bound, and
-// recorded host keys in files.
+// TestStoredHostSecretsAreBoundOnce upgrades a hub that used Secrets without binding and recorded
+// host keys in files.
 func TestStoredHostSecretsAreBoundOnce(t *testing.T) {
 	h := newHub(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}
@@ -278,7 +279,7 @@ func TestStoredHostSecretsAreBoundOnce(t *testing.T) {
 	pined := pine.Spec.Provision.DeepCopy()
 	plan.Default("oak", applied)
 	plan.Default("pine", pined)
-	// Somebody has changed the Cluster since, and another names a Secret that was never used.
+	// The Cluster has changed since, and another Cluster names a Secret that was never used.
 	oak.Spec.Provision.Hosts[0].Port = theirs.port
 	h.create(t, oak, pine, theirs.on("elm", "shared"), theirs.on("fir", "unused"))
 	for name, data := range map[string]string{"ssh": "open sesame", "shared": "p", "unused": "u"} {
@@ -322,7 +323,7 @@ func TestStoredHostSecretsAreBoundOnce(t *testing.T) {
 		}
 	}
 
-	// Never again: a Secret that is stored now is bound by who stores it.
+	// This happens only once. A Secret stored from now on must be bound by its author.
 	s.Annotations = nil
 	if err := h.Update(t.Context(), s); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 
 const expiring = clusterv1alpha1.ConditionCertificatesExpiring
 
-// certified is a hub on which runs mint certificates by a clock that the test moves.
+// certified returns a hub whose runs issue certificates, and the clock for them.
 func certified(t *testing.T) (*hub, *clocktesting.FakeClock) {
 	t.Helper()
 	h, clock := newHub(t), clocktesting.NewFakeClock(time.Now())
@@ -33,7 +33,7 @@ func certified(t *testing.T) (*hub, *clocktesting.FakeClock) {
 	return h, clock
 }
 
-// certify does what apply does, with keys.
+// certify does what apply does, and also issues keys.
 func (e *fakeEngine) certify(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
 	if op.Spec.Action != lifecyclev1alpha1.ActionRenewCertificates {
 		if err := e.apply(ctx, op, spec); err != nil {
@@ -51,7 +51,7 @@ func (e *fakeEngine) certify(ctx context.Context, op *lifecyclev1alpha1.Operatio
 	return e.Save(ctx, state)
 }
 
-// pass has time go by until something comes of it: the clock moves only when the hub waits for it.
+// pass advances the clock. It first waits until the hub waits for the clock.
 func pass(t *testing.T, clock *clocktesting.FakeClock, d time.Duration) {
 	t.Helper()
 	eventually(t, "the hub waits for the time to look at certificates", func() (bool, string) { return clock.HasWaiters(), "" })
@@ -60,7 +60,7 @@ func pass(t *testing.T, clock *clocktesting.FakeClock, d time.Duration) {
 
 const dueAfter = pki.LeafLifetime - pki.RenewBefore + time.Hour
 
-// The hub renews by itself what is due, and says so until then.
+// The hub renews certificates that are due, and reports them until then.
 func TestHubRenewsCertificates(t *testing.T) {
 	h, clock := certified(t)
 	h.create(t, cluster("oak", 1, 2))
@@ -92,7 +92,7 @@ func TestHubRenewsCertificates(t *testing.T) {
 	})
 }
 
-// autoRenewCerts false stops the hub, which goes on to warn; an Operation that a user makes renews.
+// With autoRenewCerts false the hub only warns. An Operation of a user renews.
 func TestHubDoesNotRenewUnasked(t *testing.T) {
 	h, clock := certified(t)
 	o := cluster("oak", 1)
@@ -117,8 +117,8 @@ func TestHubDoesNotRenewUnasked(t *testing.T) {
 	h.until(t, "oak", expiring, metav1.ConditionFalse, clusterv1alpha1.ReasonValid)
 }
 
-// What failed is resumed only after what is due was renewed: it may have failed because of that. A
-// renewal that fails holds nothing up.
+// A failed run is resumed only after due certificates are renewed, because they may have caused the
+// failure. A failed renewal blocks nothing.
 func TestHubRenewsBeforeItResumes(t *testing.T) {
 	for name, renews := range map[string]bool{"Renewed": true, "RenewalFails": false} {
 		t.Run(name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestHubRenewsBeforeItResumes(t *testing.T) {
 				return e.certify(ctx, op, spec)
 			})
 			h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) { s.Provision.Kubernetes.MaxPods = 50 })
-			// It is due to be resumed after a minute; a user does not wait for that.
+			// The hub would resume it after a minute. The test does not wait for that.
 			h.untilPhase(t, "oak-2", lifecyclev1alpha1.PhaseFailed)
 			phase := lifecyclev1alpha1.PhaseSucceeded
 			if !renews {

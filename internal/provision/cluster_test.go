@@ -22,7 +22,7 @@ const (
 	ready       = clusterv1alpha1.ConditionReady
 )
 
-// A Cluster with hosts is built, joins, and follows its spec.
+// A Cluster with hosts is built, joins, and follows changes of its spec.
 func TestBuildsJoinsAndFollows(t *testing.T) {
 	h := startHub(t)
 	h.create(t, cluster("oak", 1, 2))
@@ -57,7 +57,7 @@ func TestBuildsJoinsAndFollows(t *testing.T) {
 	settled("oak-3")
 	h.change(t, "oak", func(s *clusterv1alpha1.ClusterSpec) {
 		s.Provision = provision(1, 3, 4)
-		s.Provision.DeletionPolicy = clusterv1alpha1.DeletionDelete // concerns no host
+		s.Provision.DeletionPolicy = clusterv1alpha1.DeletionDelete // changes no host
 	})
 	settled("oak-5")
 	wantRuns := []string{
@@ -65,14 +65,14 @@ func TestBuildsJoinsAndFollows(t *testing.T) {
 		"oak-2 AddNode [host-3] attempt 1 on 3 hosts",
 		"oak-3 Apply [] attempt 1 on 3 hosts",
 		"oak-4 DeleteNode [host-2] attempt 1 on 2 hosts",
-		"oak-5 Apply [] attempt 1 on 3 hosts", // maxPods goes, too
+		"oak-5 Apply [] attempt 1 on 3 hosts", // maxPods is removed too
 	}
 	if diff := cmp.Diff(wantRuns, h.ran()); diff != "" {
 		t.Errorf("runs (-want +got):\n%s", diff)
 	}
 }
 
-// A Cluster that is not built is not dialled, and its conditions say why.
+// The hub does not dial a Cluster that is not built. Its conditions say why.
 func TestUnbuilt(t *testing.T) {
 	h := startHub(t)
 	h.onRun(func(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation, _ *clusterv1alpha1.Provision) error {
@@ -87,8 +87,8 @@ func TestUnbuilt(t *testing.T) {
 	}
 }
 
-// A failure is said, with the way out, and not repeated at once; who deletes the Operation has it
-// tried anew.
+// A failure is reported with what to do, and not repeated at once. Deleting the Operation starts a
+// new attempt.
 func TestFailure(t *testing.T) {
 	h := startHub(t)
 	h.onRun(func(context.Context, *fakeEngine, *lifecyclev1alpha1.Operation, *clusterv1alpha1.Provision) error {
@@ -112,7 +112,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// A changed spec is tried at once, whatever failed before.
+// A changed spec is tried at once, even after a failure.
 func TestChangedSpecAfterFailure(t *testing.T) {
 	h := startHub(t)
 	h.onRun(func(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
@@ -143,7 +143,7 @@ func TestInvalidSpec(t *testing.T) {
 	}
 }
 
-// A joined Cluster has nothing to do with any of this.
+// A Cluster that only joins has no condition Provisioned.
 func TestJoinedClusterHasNoProvisioned(t *testing.T) {
 	h := startHub(t)
 	h.create(t, cluster("oak", 1))
@@ -243,7 +243,7 @@ func TestDismantle(t *testing.T) {
 	})
 }
 
-// An earlier cluster of the same name is not undone because somebody uses the name again.
+// Using the name of an earlier cluster again does not remove that cluster.
 func TestNameIsUsedAgain(t *testing.T) {
 	h := startHub(t)
 	first := cluster("oak", 1, 2)

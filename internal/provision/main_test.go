@@ -32,25 +32,25 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// Server 0 is the hub, 1 is the cluster that is built.
+// Server 0 is the hub. Server 1 is the cluster that is built.
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Println(prefix, args) }, funcr.Options{LogTimestamp: true}))
 	testenv.Main(m, 2)
 }
 
-// patience is how long a test waits for what must happen. Nothing is asserted about how long it
+// patience is the longest time that a test waits for an expected result. No test checks how long it
 // takes.
 const patience = 60 * time.Second
 
-// hub is a hub with the controllers of Clusters and Operations, and an engine that only says what
-// it would do.
+// hub is a hub with the controllers of Clusters and Operations, and an engine that only records
+// what it would do.
 type hub struct {
 	client.Client
 
 	dataDir string
 	real    bool // the engine is that of package lifecycle
 	stop    func()
-	clock   clock.WithTicker // unless it is the machine's
+	clock   clock.WithTicker // nil for the clock of the machine
 
 	mu   sync.Mutex
 	runs []string // what was run: action, cluster and hosts
@@ -78,7 +78,7 @@ func newClient(t *testing.T) client.Client {
 	return c
 }
 
-// newHub makes a hub that does not run yet, and empties it when the test ends.
+// newHub makes a hub that does not run yet. The hub is emptied when the test ends.
 func newHub(t *testing.T) *hub {
 	t.Helper()
 	h := &hub{Client: newClient(t), dataDir: t.TempDir(), stop: func() {}}
@@ -152,21 +152,21 @@ func (h *hub) start(t *testing.T) {
 	})
 }
 
-// onRun says what the engine does between the first and the last record.
+// onRun sets what the engine does between the first and the last record.
 func (h *hub) onRun(act func(context.Context, *fakeEngine, *lifecyclev1alpha1.Operation, *clusterv1alpha1.Provision) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.act = act
 }
 
-// ran is what was run so far.
+// ran returns all runs so far.
 func (h *hub) ran() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]string(nil), h.runs...)
 }
 
-// fakeEngine keeps the promises of lifecycle.Engine about the Store, and touches no host.
+// fakeEngine uses the Store as lifecycle.Engine does, and changes no host.
 type fakeEngine struct {
 	lifecycle.Environment
 
@@ -211,7 +211,7 @@ func (e *fakeEngine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	return errors.Join(err, e.Record(context.WithoutCancel(ctx), op))
 }
 
-// apply is what a run does that succeeds.
+// apply does what a successful run does.
 func (e *fakeEngine) apply(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
 	for _, state := range []lifecyclev1alpha1.StepState{lifecyclev1alpha1.StepRunning, lifecyclev1alpha1.StepChanged} {
 		op.Status.Hosts = []lifecyclev1alpha1.HostRun{{Name: spec.Hosts[0].Name, Stage: "prepare", State: state}}
@@ -242,7 +242,7 @@ func (e *fakeEngine) apply(ctx context.Context, op *lifecyclev1alpha1.Operation,
 	return e.Save(ctx, state)
 }
 
-// waitAsked waits until a run is to be paused or canceled, or is interrupted.
+// waitAsked waits until the run is paused, canceled or interrupted.
 func (e *fakeEngine) waitAsked(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		return op.Spec.Paused || op.Spec.Canceled, e.Record(ctx, op)
@@ -258,7 +258,7 @@ func (e *fakeEngine) waitAsked(ctx context.Context, op *lifecyclev1alpha1.Operat
 	return lifecycle.ErrPaused
 }
 
-// eventually waits until a condition holds; what says what is waited for.
+// eventually waits until a condition holds. The text what names the condition.
 func eventually(t *testing.T, what string, condition func() (bool, string)) {
 	t.Helper()
 	var last string
@@ -307,8 +307,8 @@ func (h *hub) untilGone(t *testing.T, o client.Object) {
 	})
 }
 
-// cluster is a Cluster to be built on hosts named by their addresses' last number: 1 is the control
-// plane.
+// cluster returns a Cluster to be built. Hosts are named by the last number of their addresses;
+// host 1 is the control plane.
 func cluster(name string, hosts ...int) *clusterv1alpha1.Cluster {
 	return &clusterv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -23,7 +23,7 @@ func waiting(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation
 	return e.waitAsked(ctx, op)
 }
 
-// A server that is stopped, or killed, leaves an Operation that the next one resumes.
+// The Operation of a stopped or killed server is resumed by the next server.
 func TestResume(t *testing.T) {
 	t.Run("Stopped", func(t *testing.T) {
 		h := startHub(t)
@@ -82,7 +82,7 @@ func TestPauseAndCancel(t *testing.T) {
 	}
 }
 
-// What is paused or canceled before it began is not begun.
+// An Operation that is paused or canceled before it begins does not begin.
 func TestNotBegun(t *testing.T) {
 	h := newHub(t)
 	paused := operation("later", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionApply, Paused: true})
@@ -97,7 +97,7 @@ func TestNotBegun(t *testing.T) {
 	}
 }
 
-// A deleted Operation is not run any more.
+// A deleted Operation stops.
 func TestDeletedWhileRunning(t *testing.T) {
 	h := startHub(t)
 	h.onRun(waiting)
@@ -114,7 +114,7 @@ func TestDeletedWhileRunning(t *testing.T) {
 	}
 }
 
-// Users make Operations, too: they are run, one after another, or refused with the reason.
+// Operations of users are run one after another, or refused with a reason.
 func TestOperationsOfUsers(t *testing.T) {
 	h := startHub(t)
 	h.create(t, cluster("oak", 1, 2))
@@ -151,7 +151,7 @@ func TestOperationsOfUsers(t *testing.T) {
 			t.Errorf("%s: the message %q does not have %q", name, op.Status.Message, tc.want)
 		}
 	}
-	// A failed one is not passed over, until it is dismissed.
+	// A failed Operation blocks others until it is dismissed.
 	h.until(t, "oak", provisioned, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
 	for name := range refused {
 		if err := h.Delete(t.Context(), operation(name, lifecyclev1alpha1.OperationSpec{})); err != nil {
@@ -164,7 +164,7 @@ func TestOperationsOfUsers(t *testing.T) {
 	}
 }
 
-// Only the last Operations are kept, and their logs.
+// Only the last Operations and their logs are kept.
 func TestHistory(t *testing.T) {
 	h := newHub(t)
 	dir := filepath.Join(h.dataDir, "logs", "operations")
@@ -194,7 +194,7 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// A run is told of by Events on its Cluster and itself, and counted.
+// A run is reported by Events on its Cluster and its Operation, and counted in metrics.
 func TestEventsAndMetrics(t *testing.T) {
 	h := startHub(t)
 	runs := testutil.ToFloat64(metrics.operations.WithLabelValues("Create", "Succeeded"))
@@ -241,7 +241,7 @@ func (h *hub) control(t *testing.T, name string, change func(*lifecyclev1alpha1.
 	}
 }
 
-// A failed Operation goes on where it was when it is time.
+// A failed Operation continues where it stopped when the retry is due.
 func TestRetry(t *testing.T) {
 	h := newHub(t)
 	o := cluster("oak", 1)

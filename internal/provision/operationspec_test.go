@@ -21,7 +21,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// operationOf is an Operation as a user writes it.
+// operationOf is an Operation as a user would write it.
 func operationOf(name string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": lifecyclev1alpha1.GroupVersion.String(), "kind": "Operation",
@@ -29,7 +29,7 @@ func operationOf(name string, spec map[string]any) *unstructured.Unstructured {
 	}}
 }
 
-// TestMemberOfItsAction: what only one action takes is taken with that action only.
+// TestMemberOfItsAction: fields of one action are accepted with that action only.
 func TestMemberOfItsAction(t *testing.T) {
 	h := newHub(t)
 	hosts := []any{"host-1"}
@@ -63,7 +63,7 @@ func TestMemberOfItsAction(t *testing.T) {
 	}
 }
 
-// TestOnlyPausedAndCanceledChange: an Operation that is under way does what it was created for.
+// TestOnlyPausedAndCanceledChange: of an existing Operation only paused and canceled can change.
 func TestOnlyPausedAndCanceledChange(t *testing.T) {
 	h := newHub(t)
 	second := &metav1.Duration{Duration: time.Second}
@@ -104,8 +104,8 @@ func TestOnlyPausedAndCanceledChange(t *testing.T) {
 	}
 }
 
-// asBefore has the API server take Operations as an earlier version wrote them, until now is
-// called: then it has the schema of this version, as after an upgrade.
+// asBefore makes the API server accept Operations in the form of an earlier version. Calling now
+// restores the schema of this version, as an upgrade does.
 func (h *hub) asBefore(t *testing.T) (now func()) {
 	t.Helper()
 	definition := &unstructured.Unstructured{}
@@ -126,7 +126,7 @@ func (h *hub) asBefore(t *testing.T) (now func()) {
 	if err := unstructured.SetNestedSlice(definition.Object, versions, "spec", "versions"); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Patch(t.Context(), definition, client.MergeFrom(before)); err != nil { // the API server writes its status
+	if err := h.Patch(t.Context(), definition, client.MergeFrom(before)); err != nil { // the server owns status
 		t.Fatal(err)
 	}
 	takes := func(want bool) {
@@ -146,8 +146,8 @@ func (h *hub) asBefore(t *testing.T) (now func()) {
 	}
 }
 
-// TestOperationOfBefore: an Operation that an earlier version stored, and that has not ended, is
-// done as it was meant to be; it can be paused and canceled, and nothing else of it changed.
+// TestOperationOfBefore: an unfinished Operation of an earlier version is run with its meaning. It
+// can be paused and canceled, but not changed otherwise.
 func TestOperationOfBefore(t *testing.T) {
 	h := startHub(t)
 	h.create(t, cluster("oak", 1, 2))

@@ -27,7 +27,7 @@ import (
 
 var unexported = cmpopts.IgnoreUnexported(lifecycle.State{})
 
-// secrets are the versions of the Secrets in which the state of clusters is, by name.
+// secrets returns the versions of the Secrets with the state of clusters, by name.
 func secrets(t *testing.T, c client.Reader) map[string]string {
 	t.Helper()
 	list := &corev1.SecretList{}
@@ -82,7 +82,7 @@ func TestState(t *testing.T) {
 	}
 	other := &lifecycle.State{Cluster: "oak-2", Keys: pki.Bundle{"h-1/kubelet": pair("of another cluster")}}
 	save(t, s, other)
-	// Somebody notes something on the Secret.
+	// Another client annotates the Secret.
 	noted := &corev1.Secret{}
 	if err := s.Client.Get(t.Context(), shelf{cluster: "oak"}.key("h-2.local"), noted); err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestState(t *testing.T) {
 		t.Errorf("annotations %v, error %v: want what somebody noted", noted.Annotations, err)
 	}
 	for range 2 {
-		if err := s.Remove(t.Context(), want); err != nil { // the second time there is nothing
+		if err := s.Remove(t.Context(), want); err != nil { // the second time there is nothing to remove
 			t.Fatal(err)
 		}
 	}
@@ -117,8 +117,8 @@ func TestState(t *testing.T) {
 	}
 }
 
-// TestStateOfManyHosts keeps three thousand hosts, with leaves and the successors of all of them. A
-// spec has a thousand at most.
+// TestStateOfManyHosts stores three thousand hosts with leaves and renewed leaves. A spec has at
+// most a thousand hosts.
 func TestStateOfManyHosts(t *testing.T) {
 	const hosts, thousand, planes = 3000, 1000, 3
 	s := newStore(t, "one")
@@ -184,7 +184,7 @@ func TestStateOfManyHosts(t *testing.T) {
 	}
 }
 
-// TestStateIsFenced: a server that lost the cluster overwrites nothing that its successor keeps.
+// TestStateIsFenced: a server that lost the cluster overwrites nothing of its successor.
 func TestStateIsFenced(t *testing.T) {
 	pair := func(text string) pki.KeyPair { return pki.KeyPair{Cert: []byte(text)} }
 	one := newStore(t, "one")
@@ -225,8 +225,8 @@ func TestStateIsFenced(t *testing.T) {
 	}
 }
 
-// TestStateOfEarlierVersion takes up what a hub kept before states had a version. A Save that is
-// cut off leaves all keys readable.
+// TestStateOfEarlierVersion reads a state that a hub stored before states had a version. After an
+// interrupted Save, all keys are still readable.
 func TestStateOfEarlierVersion(t *testing.T) {
 	s := newStore(t, "one")
 	content, err := os.ReadFile("testdata/state.v0.json.gz")
@@ -259,7 +259,7 @@ func TestStateOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// cutOff lets some writes through.
+// cutOff accepts a number of writes and then fails.
 type cutOff struct {
 	client.Client
 

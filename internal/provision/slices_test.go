@@ -25,7 +25,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// writer is a client that notes what it writes of Operations and their slices.
+// writer is a client that records its writes of Operations and slices.
 type writer struct {
 	client.Client
 
@@ -78,7 +78,7 @@ func (s statusWriter) Update(ctx context.Context, o client.Object, opts ...clien
 	return s.SubResourceWriter.Update(ctx, o, opts...)
 }
 
-// taken returns what was written since it was asked last.
+// taken returns the number of slices and the phases written since the last call.
 func (w *writer) taken() (written int, statuses []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,8 +93,8 @@ func (w *writer) taken() (written int, statuses []string) {
 	return written, statuses
 }
 
-// bucket is a limiter of so many in a second of a clock that stands still unless it is stepped: who
-// waits steps it.
+// bucket is a rate limiter with a clock that moves only when it is stepped. A waiting caller steps
+// it.
 type bucket struct {
 	clock *clocktesting.FakeClock
 	left  int
@@ -120,12 +120,12 @@ func (*bucket) Accept()      {}
 func (*bucket) Stop()        {}
 func (*bucket) QPS() float32 { return sliceRate }
 
-// at is a store that writes by a client, whose time passes when a test says so.
+// at is a store with a client and a clock that the test moves.
 func at(c client.Client, clock *clocktesting.FakeClock) *Store {
 	return &Store{Client: c, clock: clock, limiter: &bucket{clock: clock}}
 }
 
-// begin begins an attempt at an Operation as an engine does.
+// begin starts an attempt at an Operation as an engine does.
 func begin(t *testing.T, s *Store, name string) *lifecyclev1alpha1.Operation {
 	t.Helper()
 	op, err := s.Operation(t.Context(), name)
@@ -154,7 +154,7 @@ func stepOf(host string, n int, state lifecyclev1alpha1.StepState) lifecyclev1al
 	return r
 }
 
-// kept are the steps that are in slices, by host, and the slices.
+// kept returns the number of steps in slices, by host, and the slices.
 func (h *hub) kept(t *testing.T) (steps map[string]int, found []lifecyclev1alpha1.OperationSlice) {
 	t.Helper()
 	list := &lifecyclev1alpha1.OperationSliceList{}
@@ -177,8 +177,8 @@ func sizeOf(t *testing.T, o client.Object) int {
 	return len(text)
 }
 
-// TestThousandHosts: of a run over a thousand hosts the Operation stays small, no more than 20
-// slices are written in a second, and all steps are there before the run has ended.
+// TestThousandHosts: during a run over a thousand hosts the Operation stays small. At most 20
+// slices are written in a second, and all steps are stored before the run ends.
 func TestThousandHosts(t *testing.T) {
 	const hosts, steps, most = 1000, 8, 256 << 10
 	h := newHub(t)
@@ -195,7 +195,7 @@ func TestThousandHosts(t *testing.T) {
 	second := func() (written int) {
 		t.Helper()
 		clock.Step(time.Second)
-		for range 3 { // the engine records more often than is written
+		for range 3 { // the engine records more often than the store writes
 			if err := s.Record(t.Context(), op); err != nil {
 				t.Fatal(err)
 			}
@@ -222,7 +222,7 @@ func TestThousandHosts(t *testing.T) {
 		t.Errorf("while it runs the Operation has %d bytes, %d hosts and %d steps; want at most %d bytes", size, len(now.Status.Hosts), len(now.Status.Steps), most)
 	}
 
-	// As large as it gets: each host has failed, and says so at length.
+	// The largest status: each host has failed with a long message.
 	well := op.Status.Hosts
 	op.Status.Hosts, op.Status.Message = slices.Clone(well), strings.Repeat("x", 32<<10)
 	for i := range op.Status.Hosts {
@@ -257,7 +257,7 @@ func TestThousandHosts(t *testing.T) {
 		t.Errorf("a slice has %d bytes", size)
 	}
 
-	// Another server reads what this one wrote, and finds nothing to write.
+	// Another server reads what this one wrote, and has nothing to write.
 	other := at(w, clock)
 	op = begin(t, other, "oak-1")
 	w.taken()
@@ -270,8 +270,8 @@ func TestThousandHosts(t *testing.T) {
 	}
 }
 
-// TestSlicesWhileRunning: what is new is written at once, what changes again after a while, and
-// what failed is in the Operation.
+// TestSlicesWhileRunning: new steps are written at once and later changes after a delay. Failed
+// steps are in the Operation.
 func TestSlicesWhileRunning(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -296,7 +296,8 @@ func TestSlicesWhileRunning(t *testing.T) {
 		n, _ := w.taken()
 		written += n
 	}
-	// Ten seconds: three parts, each when it is there first and then every five seconds.
+	// In ten seconds, three slices are written: each at once when it is new, and then every five
+	// seconds.
 	if written < 3 || written > 6 {
 		t.Errorf("%d writes of 3 slices in 10 s", written)
 	}
@@ -326,8 +327,8 @@ func TestSlicesWhileRunning(t *testing.T) {
 	}
 }
 
-// TestStepsAfterKill: what a killed server recorded is read by the next one, from the slices and
-// from the status, whichever is newer.
+// TestStepsAfterKill: the next server reads the records of a killed server from the slices or the
+// status; the newer ones count.
 func TestStepsAfterKill(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -351,7 +352,7 @@ func TestStepsAfterKill(t *testing.T) {
 		}
 	}
 	op.Status.Steps = append(op.Status.Steps, stepOf("host-3", 0, lifecyclev1alpha1.StepRunning))
-	record() // too early for the slices of host-2 again
+	record() // too early to write the slices of host-2 again
 
 	// The server is killed.
 	s = at(h, clock)
@@ -370,8 +371,8 @@ func TestStepsAfterKill(t *testing.T) {
 	}
 }
 
-// TestSupersededWritesNothing: a server whose run another has taken over, or whose Operation is
-// gone, writes neither slices nor status.
+// TestSupersededWritesNothing: a server writes neither slices nor status if another runs its
+// Operation, or if the Operation is gone.
 func TestSupersededWritesNothing(t *testing.T) {
 	for name, supersede := range map[string]func(*testing.T, *hub, *clocktesting.FakeClock){
 		"Attempt": func(t *testing.T, h *hub, clock *clocktesting.FakeClock) { begin(t, at(h, clock), "oak-1") },
@@ -427,8 +428,8 @@ func TestSupersededWritesNothing(t *testing.T) {
 	}
 }
 
-// TestStaleSlice: what an earlier run wrote after the slices were read is written over, and what a
-// later one wrote is not.
+// TestStaleSlice: a slice that an earlier run wrote after the slices were read is overwritten. A
+// slice of a later run is not.
 func TestStaleSlice(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -480,8 +481,8 @@ func TestStaleSlice(t *testing.T) {
 	}
 }
 
-// TestPhaseAfterSteps: a run does not end before its steps are kept; one that is paused does not
-// wait for long.
+// TestPhaseAfterSteps: a run does not end before its steps are stored. A paused run does not wait
+// long.
 func TestPhaseAfterSteps(t *testing.T) {
 	h := newHub(t)
 	h.create(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate}))
@@ -514,8 +515,8 @@ func TestPhaseAfterSteps(t *testing.T) {
 	}
 }
 
-// TestStepsOfEarlierVersion: what a version without slices recorded is shown, and stays in the
-// status until it is in slices.
+// TestStepsOfEarlierVersion: steps recorded by a version without slices are shown. They stay in the
+// status until they are in slices.
 func TestStepsOfEarlierVersion(t *testing.T) {
 	h := newHub(t)
 	old := operation("oak-1", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate})
@@ -540,7 +541,7 @@ func TestStepsOfEarlierVersion(t *testing.T) {
 		}
 		return op.Status.Steps
 	}
-	// What does not run it leaves the record as it is.
+	// A server that does not run the Operation leaves the steps unchanged.
 	op, err := s.Operation(t.Context(), "oak-1")
 	if err != nil {
 		t.Fatal(err)
@@ -571,8 +572,8 @@ func TestStepsOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestSliceNames: slices of long names, of names with dots, and of an Operation that was deleted do
-// not stand in each other's way, and all go with their Operation.
+// TestSliceNames: slices of long names, of names with dots, and of a deleted Operation do not
+// collide. All are deleted with their Operation.
 func TestSliceNames(t *testing.T) {
 	h := newHub(t)
 	clock := clocktesting.NewFakeClock(time.Now())
@@ -601,7 +602,7 @@ func TestSliceNames(t *testing.T) {
 	if got, _ := h.kept(t); !cmp.Equal(want, got) {
 		t.Errorf("slices (-want +got):\n%s", cmp.Diff(want, got))
 	}
-	// Here no garbage collector runs: the slices of what is deleted stay, and are no others'.
+	// No garbage collector runs here. The slices of a deleted Operation stay, and belong to no other.
 	if err := h.Delete(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -624,8 +625,8 @@ func TestSliceNames(t *testing.T) {
 	}
 }
 
-// TestSlicesGoWithTheirOperation: on a hub as it is run, slices are deleted with the Operation that
-// they are of, and no others.
+// TestSlicesGoWithTheirOperation: on a complete hub, only the slices of a deleted Operation are
+// deleted.
 func TestSlicesGoWithTheirOperation(t *testing.T) {
 	own, err := hubserver.Start(t.Context(), hubserver.Options{DataDir: filepath.Join(t.TempDir(), "hub"), KubeBinary: testenv.KubeBinary(), UnsafeNoFsync: true}, logr.Discard())
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/intent"
 )
 
-// TestDecide: what is refused on a hub says how to get out of it there.
+// TestDecide: errors name the host and the reason.
 func TestDecide(t *testing.T) {
 	cases := map[string]struct {
 		specs intent.Specs
@@ -30,7 +30,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Failures are tried again less and less often.
+// Retries become less frequent with each failure.
 func TestDue(t *testing.T) {
 	finished := metav1.NewMicroTime(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
 	for attempt, want := range map[int32]time.Duration{

@@ -23,8 +23,8 @@ func newStore(t *testing.T, holder string) *Store {
 	return &Store{Client: h, Cached: h, Logs: t.TempDir(), Holder: holder, Lost: func(string) {}}
 }
 
-// A record brings back what a user says in the spec meanwhile, and leaves alone what another server
-// runs.
+// Record returns the spec that a user changed meanwhile. It fails if another server runs the
+// Operation.
 func TestRecord(t *testing.T) {
 	h := newHub(t)
 	s := &Store{Client: h}
@@ -80,8 +80,8 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// TestRecordOfManyHosts: the record of a run that failed on every host, and at many steps, is
-// stored, and one that follows it too.
+// TestRecordOfManyHosts: the record of a run that failed on every host and at many steps can be
+// stored, and the next one too.
 func TestRecordOfManyHosts(t *testing.T) {
 	h := newHub(t)
 	s := &Store{Client: h}
@@ -119,7 +119,7 @@ func TestRecordOfManyHosts(t *testing.T) {
 	}
 }
 
-// Of two servers only one works on a cluster; one that was killed does not keep it for long.
+// Only one of two servers works on a cluster. A killed server does not keep the lock for long.
 func TestLock(t *testing.T) {
 	one := newStore(t, "one")
 	two := &Store{Client: one.Client, Holder: "two", Lost: func(string) {}}
@@ -140,7 +140,7 @@ func TestLock(t *testing.T) {
 	}
 	unlock()
 
-	// A server that was killed left this.
+	// A killed server left this lease.
 	past := metav1.NewMicroTime(metav1.Now().Add(-2 * leaseTime))
 	l := lease("oak")
 	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: new("dead"), RenewTime: &past}
@@ -296,8 +296,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestExternalEtcdSecret checks that the keys of an etcd are for their cluster only: they are put
-// on its hosts.
+// TestExternalEtcdSecret: the keys of an etcd are for one cluster only, because they are written to
+// its hosts.
 func TestExternalEtcdSecret(t *testing.T) {
 	h := newHub(t)
 	h.create(t, &corev1.Secret{

@@ -16,20 +16,19 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// host is where a manager under test keeps units.
+// host is a machine on which a manager under test keeps units.
 type host struct {
 	Manager
-	// self is the path of the test binary there.
+	// self is the path of the test binary on the host.
 	self string
-	// definition is the path, here, of a unit's definition.
+	// definition returns the path, on this machine, of the definition of a unit.
 	definition func(name string) string
-	// runs, and kill, take PIDs of the host.
+	// runs and kill take PIDs of the host.
 	runs func(pid int) bool
 	kill func(t *testing.T, pid int, sig syscall.Signal)
 }
 
-// conform is what every Manager promises. Units have names of their own, so that one host serves
-// all.
+// conform tests what every Manager must do. All unit names differ, so one host is enough.
 func conform(t *testing.T, h *host) {
 	t.Helper()
 	for name, test := range map[string]func(*testing.T, *host){
@@ -65,7 +64,7 @@ func (h *host) status(t *testing.T, name string) Status {
 	return all[name]
 }
 
-// run installs and starts the unit, which ends with the test.
+// run installs and starts the unit. The unit ends with the test.
 func (h *host) run(t *testing.T, u plan.Unit) Status {
 	t.Helper()
 	h.install(t, u)
@@ -84,7 +83,7 @@ func (h *host) install(t *testing.T, u plan.Unit) {
 	})
 }
 
-// restart returns the status when the unit runs.
+// restart restarts the unit and returns its status when it runs.
 func (h *host) restart(t *testing.T, name string) Status {
 	t.Helper()
 	if err := h.Restart(t.Context(), name); err != nil {
@@ -98,7 +97,7 @@ func (h *host) restart(t *testing.T, name string) Status {
 	return s
 }
 
-// waitLog waits for the text in the log and returns it.
+// waitLog waits for the text in the log and returns the log.
 func (h *host) waitLog(t *testing.T, name, text string) string {
 	t.Helper()
 	var log string
@@ -156,7 +155,7 @@ func testLifecycle(t *testing.T, h *host) {
 		t.Errorf("last line of the log: got %q, %v", log, err)
 	}
 
-	for range 2 { // what is not there needs no removal
+	for range 2 { // removing a missing unit is no error
 		if err := h.Remove(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +198,7 @@ func testCrash(t *testing.T, h *host) {
 	h.waitLog(t, name, "failing")
 }
 
-// It may be an error of Restart; it must be seen later.
+// Restart may return an error. Status must show the reason later.
 func testNoExecutable(t *testing.T, h *host) {
 	const name = "orrery-missing"
 	u := h.unit(name, rolePolite)
@@ -291,7 +290,7 @@ func testKillMode(t *testing.T, h *host, mode string) {
 	}
 }
 
-// child returns the PID of the child that a unit in the role of a parent has after its nth start.
+// child returns the PID of the child that a parent unit has after its nth start.
 func (h *host) child(t *testing.T, name string, n int) int {
 	t.Helper()
 	var pid int

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// The test binary plays the units too; its arguments say which, since systemd passes no environment
-// on.
+// The test binary also runs as the units. Its arguments select the role, because systemd does not
+// pass the environment.
 const (
 	play = "play-unit-role"
 
-	rolePolite = "polite" // ends on SIGTERM, says so on SIGHUP
+	rolePolite = "polite" // ends on SIGTERM, prints a line on SIGHUP
 	roleFail   = "fail"   // exits with 3
 	roleDump   = "dump"   // prints its arguments, environment and limit of open files as JSON
-	roleParent = "parent" // has a polite child, whose PID it prints
+	roleParent = "parent" // has a polite child and prints the PID of the child
 	roleBoot   = "boot"   // is PID 1 of a machine with systemd
 	roleRemove = "remove" // removes it
 )
@@ -94,7 +94,7 @@ func self(t *testing.T) string {
 	return path
 }
 
-// files below dir, relative.
+// files lists the files below dir with relative paths.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string

@@ -24,8 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// definitions that are written as the golden files say, and that systemd's own check has nothing
-// against.
+// definitions has units that must match the golden files and pass the check of systemd.
 func definitions() map[string]plan.Unit {
 	return map[string]plan.Unit{
 		"plain": {Name: "orrery-plain", Description: "Plain", Command: []string{"/bin/true"}},
@@ -90,7 +89,7 @@ func TestSystemdAnalyzeVerify(t *testing.T) {
 		argv = append(argv, path)
 	}
 	output, err := exec.Command(analyze, argv...).CombinedOutput()
-	// It complains of the other units of this machine too.
+	// systemd also reports problems of other units of this machine.
 	for line := range strings.Lines(string(output)) {
 		if strings.Contains(line, dir) || strings.Contains(line, "orrery-") {
 			t.Errorf("systemd-analyze verify: %s", line)
@@ -101,10 +100,10 @@ func TestSystemdAnalyzeVerify(t *testing.T) {
 	}
 }
 
-// machine is a host whose PID 1 is systemd: namespaces and a file system of their own, of this
-// machine it sees /usr only, and that it cannot write.
+// machine is a host with systemd as PID 1, in its own namespaces and its own file system. Of this
+// machine it sees only /usr, read-only.
 type machine struct {
-	pid  int // of systemd, here
+	pid  int // of systemd, on this machine
 	root string
 }
 
@@ -129,14 +128,14 @@ func boot(t *testing.T) *machine {
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET,
 		Pdeathsig:  syscall.SIGKILL, Setsid: true,
 	}
-	runtime.LockOSThread() // its end would be the death that Pdeathsig means
+	runtime.LockOSThread() // Pdeathsig acts when this thread ends
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // all its processes end with it
+		_ = cmd.Wait() // all its processes end too
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -153,7 +152,7 @@ func boot(t *testing.T) *machine {
 			t.Fatal("systemd has ended")
 		default:
 		}
-		// Before it has a root of its own, a command would meet that of this machine.
+		// Before the machine has its own root, a command would run on this machine.
 		if _, err := os.Stat(m.root + "/units"); err != nil {
 			return false
 		}
@@ -163,7 +162,7 @@ func boot(t *testing.T) *machine {
 	return m
 }
 
-// run runs a command on the machine. It is the Runner of its manager.
+// run runs a command on the machine. Its manager uses it as Runner.
 func (m *machine) run(ctx context.Context, argv []string) (string, error) {
 	target := strconv.Itoa(m.pid)
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", target, "-m", "-p", "-u", "-i", "-n", "--"}, argv...)...)
@@ -214,7 +213,7 @@ func TestSystemdConforms(t *testing.T) {
 	}
 }
 
-// What systemd itself says of what was written.
+// systemd itself checks the definitions.
 func TestSystemdUnderstands(t *testing.T) {
 	m := boot(t)
 	h := m.host()
@@ -242,7 +241,7 @@ func TestSystemdUnderstands(t *testing.T) {
 		t.Errorf("properties (-want +got):\n%s", diff)
 	}
 
-	// One that somebody disabled would not come back after a reboot.
+	// A disabled unit would not start after a reboot.
 	if _, err := m.run(t.Context(), []string{"systemctl", "disable", service(u.Name)}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,8 +250,8 @@ func TestSystemdUnderstands(t *testing.T) {
 	}
 }
 
-// A unit that notifies is ready when it says so. Nobody waits for that here: etcd's readiness waits
-// for other hosts.
+// A unit with Notify is ready when it notifies systemd. Restart does not wait for that, because
+// etcd is only ready when other hosts are.
 func TestSystemdDoesNotWaitForReadiness(t *testing.T) {
 	h := boot(t).host()
 	u := h.unit("orrery-notify", rolePolite) // never notifies
@@ -263,8 +262,7 @@ func TestSystemdDoesNotWaitForReadiness(t *testing.T) {
 	}
 }
 
-// Each command that fails is an error that names it, and nothing is half done that a second attempt
-// would not finish.
+// Each command that fails gives an error with its cause. A second attempt then succeeds.
 func TestSystemdCommandsFail(t *testing.T) {
 	m := boot(t)
 	u := m.host().unit("orrery-faults", rolePolite)
@@ -308,7 +306,7 @@ func TestSystemdCommandsFail(t *testing.T) {
 	}
 }
 
-// Definitions are read once for all that were installed.
+// One daemon-reload is enough for all installed units.
 func TestSystemdReloadsOnce(t *testing.T) {
 	m := boot(t)
 	var reloads int
@@ -338,7 +336,7 @@ const (
 	groupName = "orrery-unit-test-"
 )
 
-// newGroup makes a control group for a machine. It is the root of the only hierarchy that the
+// newGroup makes a control group for a machine. It becomes the root of the only hierarchy that the
 // machine sees.
 func newGroup(t *testing.T) string {
 	t.Helper()
@@ -369,8 +367,8 @@ func newGroup(t *testing.T) string {
 	return group
 }
 
-// bootInside makes the machine's file system at root and becomes its systemd. It is PID 1 in
-// namespaces of its own.
+// bootInside makes the file system of the machine at root and becomes its systemd. It runs as PID 1
+// in its own namespaces.
 func bootInside(root, self, group string) error {
 	runtime.LockOSThread()
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte("0"), 0); err != nil {
@@ -379,7 +377,7 @@ func bootInside(root, self, group string) error {
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return err
 	}
-	// Nothing of what follows is seen outside.
+	// The following mounts are not visible outside.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -420,7 +418,8 @@ func bootInside(root, self, group string) error {
 	if strings.HasPrefix(group, "/sys/fs/cgroup/systemd/") {
 		errs = append(errs, mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, "mode=0755"),
 			mount("cgroup", "/sys/fs/cgroup/systemd", "cgroup", 0, "none,name=systemd"),
-			// Else it mounts the hierarchies of the controllers too, where it has no group of its own.
+			// Otherwise systemd mounts the hierarchies of the controllers too, where it has no group of its
+			// own.
 			mount("", "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	} else {
 		errs = append(errs, mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""))
@@ -461,7 +460,7 @@ func bootInside(root, self, group string) error {
 	if err := errors.Join(unix.PivotRoot(root, old), os.Chdir("/"), unix.Unmount("/old", unix.MNT_DETACH), os.Remove("/old")); err != nil {
 		return err
 	}
-	// No other unit of systemd may run: those that set up a machine would do so with this one.
+	// No other unit of systemd may run. Units that set up a machine would change this machine.
 	return unix.Exec(systemdPath, []string{systemdPath, "--system", "--unit=multi-user.target", "--log-target=console", "--show-status=0"},
 		[]string{"container=test", "SYSTEMD_UNIT_PATH=/etc/systemd/system:/units", "SYSTEMD_GENERATOR_PATH=/none", "PATH=/usr/sbin:/usr/bin"})
 }
