@@ -190,7 +190,7 @@ func (c *carrier) serve(ctx context.Context, conn *connection) error {
 		s.abort()
 		return fmt.Errorf("host %s: serve content to other hosts: %w", conn.name, err)
 	}
-	go io.Copy(io.Discard, out) //nolint:errcheck // the agent prints nothing more
+	go io.Copy(io.Discard, out) //nolint:errcheck // it says nothing more
 	s.address = net.JoinHostPort(address, strconv.Itoa(serving.Port))
 	conn.serving.Store(s)
 	return nil

@@ -62,7 +62,7 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 		i := slices.IndexFunc(work, func(w hostWork) bool { return w.Host.Name == t.Host })
 		group.Go(func() error {
 			if wctx.Err() != nil || failed.has(t.Host) {
-				return nil //nolint:nilerr // the cause is returned below
+				return nil //nolint:nilerr // what ended the wave is said once, below
 			}
 			err := r.runTask(wctx, t, work[i], apiReady)
 			switch {
@@ -72,7 +72,7 @@ func (r *run) rollWave(ctx context.Context, wave plan.Wave, work []hostWork, api
 				halt(err)
 				return err
 			case wctx.Err() != nil:
-				return nil //nolint:nilerr // another host failed and stopped this one
+				return nil //nolint:nilerr // another host has failed, and this one was stopped
 			case failed.add(t.Host, err):
 				halt(failed.error())
 			}

@@ -142,7 +142,7 @@ func (s *Source) check(response *http.Response, upstream string) error {
 
 // watch cancels a request whose server sends nothing for the idle time.
 type watch struct {
-	ctx    context.Context //nolint:containedctx // context of the request
+	ctx    context.Context //nolint:containedctx // it is the request's
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	idle   time.Duration

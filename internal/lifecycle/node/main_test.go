@@ -225,7 +225,7 @@ func tree(t *testing.T, n *Node, withTimes bool) map[string]string {
 			return err
 		}
 		entry := info.Mode().String()
-		switch info.Mode().Type() { //nolint:exhaustive // the tests make no other types
+		switch info.Mode().Type() { //nolint:exhaustive // the test makes no others
 		case fs.ModeSymlink:
 			target, err := os.Readlink(path)
 			if err != nil {

@@ -83,7 +83,7 @@ func (n *Node) accept(ctx context.Context, listener net.Listener, token string) 
 		serving.Go(func() {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
-			defer conn.Close() //nolint:errcheck // the client verifies the digest
+			defer conn.Close() //nolint:errcheck // whoever fetches knows the digest
 			n.answer(conn, token, agent)
 		})
 	}
