@@ -19,13 +19,13 @@ type Roles struct {
 	mu       sync.RWMutex
 	rules    map[types.NamespacedName][]rbacv1.PolicyRule // of Roles; those of ClusterRoles have no namespace
 	bindings map[types.NamespacedName]*rbacv1.RoleBinding
-	granted  map[subject]sets.Set[types.NamespacedName] // the bindings that name a subject
+	granted  map[Subject]sets.Set[types.NamespacedName] // the bindings that name a subject
 }
 
-// subject is a user, or a group.
-type subject struct {
-	group bool
-	name  string
+// Subject is a user, or a group. A ServiceAccount is the user that it is authenticated as.
+type Subject struct {
+	Group bool
+	Name  string
 }
 
 // NewRoles returns Roles that allow nothing.
@@ -33,7 +33,7 @@ func NewRoles() *Roles {
 	return &Roles{
 		rules:    map[types.NamespacedName][]rbacv1.PolicyRule{},
 		bindings: map[types.NamespacedName]*rbacv1.RoleBinding{},
-		granted:  map[subject]sets.Set[types.NamespacedName]{},
+		granted:  map[Subject]sets.Set[types.NamespacedName]{},
 	}
 }
 
@@ -70,20 +70,25 @@ func (r *Roles) SetBinding(name types.NamespacedName, b *rbacv1.RoleBinding) {
 	}
 }
 
-// subjects of a binding. A ServiceAccount is the user that it is authenticated as.
-func subjects(b *rbacv1.RoleBinding) []subject {
+func subjects(b *rbacv1.RoleBinding) []Subject {
 	if b == nil {
 		return nil
 	}
-	all := make([]subject, 0, len(b.Subjects))
-	for _, s := range b.Subjects {
+	return Subjects(b.Subjects, b.Namespace)
+}
+
+// Subjects returns the subjects of a binding in a namespace of the hub; "": of a
+// ClusterRoleBinding.
+func Subjects(of []rbacv1.Subject, namespace string) []Subject {
+	all := make([]Subject, 0, len(of))
+	for _, s := range of {
 		switch s.Kind {
 		case rbacv1.UserKind:
-			all = append(all, subject{name: s.Name})
+			all = append(all, Subject{Name: s.Name})
 		case rbacv1.GroupKind:
-			all = append(all, subject{group: true, name: s.Name})
+			all = append(all, Subject{Group: true, Name: s.Name})
 		case rbacv1.ServiceAccountKind:
-			all = append(all, subject{name: "system:serviceaccount:" + cmp.Or(s.Namespace, b.Namespace) + ":" + s.Name})
+			all = append(all, Subject{Name: "system:serviceaccount:" + cmp.Or(s.Namespace, namespace) + ":" + s.Name})
 		}
 	}
 	return all
@@ -95,16 +100,16 @@ func (r *Roles) Namespaces(user string, groups []string, what authorizationv1.Re
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	found := sets.New[string]()
-	look := func(s subject) {
+	look := func(s Subject) {
 		for name := range r.granted[s] {
 			if !found.Has(name.Namespace) && slices.ContainsFunc(r.rulesOf(r.bindings[name]), func(rule rbacv1.PolicyRule) bool { return allows(rule, what) }) {
 				found.Insert(name.Namespace)
 			}
 		}
 	}
-	look(subject{name: user})
+	look(Subject{Name: user})
 	for _, g := range groups {
-		look(subject{group: true, name: g})
+		look(Subject{Group: true, Name: g})
 	}
 	return slices.Sorted(maps.Keys(found))
 }

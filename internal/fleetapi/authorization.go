@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -29,21 +28,33 @@ type authorizer struct {
 	roles    *roles
 	// alone is true if the hub authorizes by RBAC and nothing else.
 	alone bool
-	// generation counts the changes of the hub's RBAC that were seen. A verdict of before is asked again.
-	generation atomic.Uint64
+	// changes of the hub's RBAC that were seen. Who a change is of is asked about again.
+	changes *subjectChanges
 }
 
 const (
+	// verdictLifetime is how long an answer is remembered that may change unseen: where others than
+	// RBAC authorize, before all of the hub's RBAC is known, and while the hub's authorizer may not
+	// know of the last change.
 	verdictLifetime = 5 * time.Second
-	verdictsKept    = 4096
+	// verdictLifetimeSeen is how long another answer is remembered: it ends with the roles that it
+	// is of.
+	verdictLifetimeSeen = time.Minute
+	verdictsKept        = 4096
 )
 
 func newAuthorizer(reviews authorizationclient.SubjectAccessReviewInterface, r *roles, alone bool) *authorizer {
-	return &authorizer{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept), roles: r, alone: alone}
+	return &authorizer{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept), roles: r, alone: alone, changes: newSubjectChanges()}
 }
 
-// forget has the hub asked again for what it was asked before.
-func (a *authorizer) forget() { a.generation.Add(1) }
+// lifetime is how long a verdict is remembered that was asked for when the last change of its user
+// was at a moment.
+func (a *authorizer) lifetime(changed time.Time) time.Duration {
+	if !a.alone || a.roles == nil || !a.roles.known() || a.changes.now().Sub(changed) < changeSettles {
+		return verdictLifetime
+	}
+	return verdictLifetimeSeen
+}
 
 // resource returns nil if the user of ctx may do that, and else what to tell them.
 func (a *authorizer) resource(ctx context.Context, what authorizationv1.ResourceAttributes) error {
@@ -117,8 +128,11 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 	if err != nil {
 		return who, verdict, fmt.Errorf("encode access review: %w", err)
 	}
-	// The generation is of before the hub is asked: an answer that a change overtakes is not found afterwards.
-	remembered := strconv.FormatUint(a.generation.Load(), 10) + string(key)
+	// The change is of before the hub is asked: an answer that a change overtakes is not found
+	// afterwards.
+	last := a.changes.of(who.GetName(), who.GetGroups())
+	lifetime := a.lifetime(last.at)
+	remembered := strconv.FormatUint(last.number, 10) + string(key)
 	if known, ok := a.verdicts.Get(remembered); ok {
 		return who, known.(authorizationv1.SubjectAccessReviewStatus), nil //nolint:forcetypeassert // nothing else is put in
 	}
@@ -127,7 +141,7 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 		return who, verdict, fmt.Errorf("ask the hub what user %q may do: %w", who.GetName(), err)
 	}
 	if answered.Status.EvaluationError == "" {
-		a.verdicts.Add(remembered, answered.Status, verdictLifetime)
+		a.verdicts.Add(remembered, answered.Status, lifetime)
 	}
 	return who, answered.Status, nil
 }

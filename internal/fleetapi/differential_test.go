@@ -92,7 +92,7 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := newRoles(t.Context(), followed, func() {})
+	known, err := newRoles(t.Context(), followed, func([]access.Subject) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ type grants struct {
 	due     bool
 	again   bool // something changed since it is due
 	ringer  *time.Timer
-	// telling is called before those who wait are told.
-	telling func()
+	// telling is called before those who wait are told; again: it is called once more after that.
+	telling func(again bool)
 }
 
 const grantsWindow = time.Second
 
 func newGrants() *grants {
-	g := &grants{changed: make(chan struct{}), telling: func() {}}
+	g := &grants{changed: make(chan struct{}), telling: func(bool) {}}
 	g.ringer = time.AfterFunc(math.MaxInt64, g.ring)
 	return g
 }
@@ -48,7 +48,7 @@ func (g *grants) change() {
 func (g *grants) ring() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.telling()
+	g.telling(g.again)
 	close(g.changed)
 	g.changed, g.due, g.again = make(chan struct{}), g.again, false
 	if g.due {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"orrery.dev/orrery/internal/access"
 )
 
 // askedHub is a hub's answers to access reviews, and what it was asked.
@@ -57,12 +59,13 @@ func TestVerdictsEndWithTheRolesThatTheyAreOf(t *testing.T) {
 	say("first")
 	say("again")
 	hub.allowed = false
-	a.forget()
+	roles := []access.Subject{{Name: "alice"}}
+	a.changes.add(roles)
 	say("role withdrawn")
 	say("again")
 	hub.allowed = true
-	hub.during = func() { hub.allowed = false; a.forget() }
-	a.forget()
+	hub.during = func() { hub.allowed = false; a.changes.add(roles) }
+	a.changes.add(roles)
 	say("allowed, and withdrawn meanwhile")
 	hub.during = nil
 	say("again")
@@ -88,7 +91,7 @@ func TestGrantsAreToldWithinTwoSeconds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g, forgotten := newGrants(), 0
-				g.telling = func() { forgotten++ }
+				g.telling = func(bool) { forgotten++ }
 				start := time.Now()
 				var told []time.Duration
 				ctx, stop := context.WithCancel(t.Context())

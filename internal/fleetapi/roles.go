@@ -22,30 +22,39 @@ type roles struct {
 	synced []toolscache.InformerSynced
 }
 
-// newRoles returns roles that follow the informers once they run, and calls changed after each change.
-func newRoles(ctx context.Context, informers cache.Informers, changed func()) (*roles, error) {
-	r := &roles{Roles: access.NewRoles()}
+// newRoles returns roles that follow the informers once they run, and calls changed after each
+// change, with the subjects that it is of.
+func newRoles(ctx context.Context, informers cache.Informers, changed func(of []access.Subject)) (*roles, error) {
+	r, bound := &roles{Roles: access.NewRoles()}, newBoundRoles()
 	return r, errors.Join(
 		follow(ctx, r, informers, &rbacv1.Role{}, func(name types.NamespacedName, o *rbacv1.Role) {
 			if o == nil {
 				o = &rbacv1.Role{}
 			}
 			r.SetRules(name, o.Rules)
-			changed()
+			changed(bound.subjects(name))
 		}),
 		follow(ctx, r, informers, &rbacv1.ClusterRole{}, func(name types.NamespacedName, o *rbacv1.ClusterRole) {
 			if o == nil {
 				o = &rbacv1.ClusterRole{}
 			}
 			r.SetRules(name, o.Rules)
-			changed()
+			changed(bound.subjects(name))
 		}),
 		follow(ctx, r, informers, &rbacv1.RoleBinding{}, func(name types.NamespacedName, o *rbacv1.RoleBinding) {
 			r.SetBinding(name, o)
-			changed()
+			if o == nil {
+				o = &rbacv1.RoleBinding{}
+			}
+			changed(bound.set(name, o.RoleRef, access.Subjects(o.Subjects, name.Namespace)))
 		}),
-		// Nothing but watches, which ask the hub again, needs these.
-		follow(ctx, r, informers, &rbacv1.ClusterRoleBinding{}, func(types.NamespacedName, *rbacv1.ClusterRoleBinding) { changed() }),
+		// Nothing but verdicts, for which the hub is asked, needs these.
+		follow(ctx, r, informers, &rbacv1.ClusterRoleBinding{}, func(name types.NamespacedName, o *rbacv1.ClusterRoleBinding) {
+			if o == nil {
+				o = &rbacv1.ClusterRoleBinding{}
+			}
+			changed(bound.set(name, o.RoleRef, access.Subjects(o.Subjects, "")))
+		}),
 	)
 }
 

@@ -63,6 +63,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/explanation"
 	"orrery.dev/orrery/internal/fleet"
 	"orrery.dev/orrery/internal/live"
@@ -135,10 +136,10 @@ func New(o Options) (*Server, error) {
 		}
 	})
 	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), nil, o.RBACOnly)
-	changes.telling = authorizer.forget
-	authorizer.roles, err = newRoles(context.Background(), o.Informers, func() {
-		authorizer.forget()
-		changes.change()
+	changes.telling = authorizer.changes.repeat
+	authorizer.roles, err = newRoles(context.Background(), o.Informers, func(of []access.Subject) {
+		changes.change() // first: a ring at this moment is followed by another
+		authorizer.changes.add(of)
 	})
 	if err != nil {
 		return nil, err

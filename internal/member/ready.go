@@ -47,31 +47,50 @@ func passingStatus(code int) bool {
 	return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// examineReady is examine that asks again while the API server says that it is not ready, until ctx ends or timeout has passed. It returns
-// then what the API server said last. Progress is told once that the join waits; it may be nil.
-func examineReady(
-	ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, timeout time.Duration, progress func(string),
-) (contact, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+// askUntilReady asks an API server until it answers something else than that it is not ready, and
+// returns that answer. If ctx ends before, it returns the last answer that was not cut off.
+// waiting is called once, before the second question; it may be nil.
+func askUntilReady(ctx context.Context, ask func() error, waiting func()) error {
 	var answer error
 	for {
-		found, err := examine(ctx, dial, cluster, secret)
+		err := ask()
 		switch {
 		case ctx.Err() != nil && answer != nil:
-			return contact{}, answer // not that the last question was cut off
+			return answer
 		case !isNotReady(err):
-			return found, err
-		case answer == nil && progress != nil:
-			progress("waiting until " + Redacted(cluster.Spec.APIEndpoint) + " is ready")
+			return err
+		case answer == nil && waiting != nil:
+			waiting()
 		}
 		answer = err
 		select {
 		case <-ctx.Done():
-			return contact{}, answer
+			return answer
 		case <-time.After(readyLook):
 		}
 	}
+}
+
+// examineReady is examine that asks again while the API server says that it is not ready, until ctx
+// ends or timeout has passed. It returns then what the API server said last. Progress is told once
+// that the join waits; it may be nil.
+func examineReady(
+	ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, timeout time.Duration, progress func(string),
+) (found contact, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = askUntilReady(ctx, func() error {
+		found, err = examine(ctx, dial, cluster, secret)
+		return err
+	}, func() {
+		if progress != nil {
+			progress("waiting until " + Redacted(cluster.Spec.APIEndpoint) + " is ready")
+		}
+	})
+	if isNotReady(err) {
+		return contact{}, err
+	}
+	return found, err
 }
 
 // WaitHubReady asks the API server of a hub until it is ready, or ctx ends. An answer of another kind, and no answer, end the wait without an
@@ -85,15 +104,8 @@ func WaitHubReady(ctx context.Context, hub *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("reach the hub: %w", err)
 	}
-	for {
-		err := readyz(ctx, rt, base)
-		if !isNotReady(err) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("the hub at %s answers but is not ready: %w", base.Redacted(), err)
-		case <-time.After(readyLook):
-		}
+	if err := askUntilReady(ctx, func() error { return readyz(ctx, rt, base) }, nil); isNotReady(err) {
+		return fmt.Errorf("the hub at %s answers but is not ready: %w", base.Redacted(), err)
 	}
+	return nil
 }

@@ -54,9 +54,10 @@ type cluster struct {
 	slots   chan struct{}   // held by types that are listed
 	quit    context.Context //nolint:containedctx // ended by stop
 	end     context.CancelFunc
-	stopped chan struct{} // closed when nothing of the cluster runs any more
-	kept    keptData      // of run alone
-	drops   typeDrops     // as well
+	stopped chan struct{}          // closed when nothing of the cluster runs any more
+	kept    keptData               // of run alone
+	drops   typeDrops              // as well
+	strays  []schema.GroupResource // as well: stored types that no plan was compared with yet
 
 	rest     rest.Interface // for watches
 	objects  dynamic.Interface
@@ -143,6 +144,7 @@ func (c *cluster) run(ctx context.Context) {
 		for _, t := range unwanted {
 			c.drop(ctx, t)
 		}
+		c.dropStrays(ctx)
 		c.keepData(ctx, &readingData, data)
 		if len(changed) > 0 {
 			continue // now they can be started

@@ -74,14 +74,7 @@ func (m *Mirror) left(ctx context.Context, name string) {
 		return
 	}
 	m.log.Error(err, "Cluster left, and its rows cannot be deleted; they are in no search, and it is tried again until they are deleted", "cluster", name)
-	repeat(ctx, func() error {
-		done, ok := m.reserve(name)
-		if !ok {
-			return nil
-		}
-		defer done()
-		return m.store.DropCluster(ctx, name)
-	})
+	m.dropUntilDone(ctx, name)
 }
 
 // reserve keeps a name from being mirrored until done is called; false: a cluster of that name is mirrored.

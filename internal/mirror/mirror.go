@@ -49,6 +49,9 @@ type Mirror struct {
 	dropped  map[string]types.UID            // clusters that are leaving: not mirrored again under this UID
 	dropping map[string]*dropping            // by name: nothing is mirrored under it until that is done
 	bindings bindings
+	onHub    map[string]bool                   // the clusters that the hub has
+	hubKnown func() bool                       // whether all of them are known; nil: there is no hub
+	strays   map[string][]schema.GroupResource // by cluster: stored types that Types does not return
 
 	incomplete incomplete
 
@@ -81,6 +84,8 @@ type database interface { //nolint:interfacebloat // one store
 	SaveType(ctx context.Context, t store.Type) error
 	DropType(ctx context.Context, cluster string, gr schema.GroupResource) error
 	DropCluster(ctx context.Context, cluster string) error
+	Clusters(ctx context.Context) ([]string, error)
+	Strays(ctx context.Context) ([]store.Stray, error)
 	Incomplete(ctx context.Context) ([]store.Incomplete, error)
 	KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error)
 }
@@ -145,7 +150,7 @@ func (m *Mirror) Start(ctx context.Context) error {
 	m.run = func(f func(context.Context)) { running.Go(func() { f(ctx) }) }
 	m.mu.Unlock()
 	running.Go(func() { m.writer.run(ctx) })
-	running.Go(func() { m.recall(ctx) })
+	running.Go(func() { m.recall(ctx); m.dropAbsent(ctx) })
 	if m.metered {
 		if err := prometheus.Register(lags{m}); err != nil { // nothing else depends on it
 			m.log.Error(err, "The mirror's lags are not among the metrics")
@@ -219,7 +224,8 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	}
 }
 
-// Follow makes the mirror follow the hub's MirrorPolicies. It is called before Start, which waits until all are known.
+// Follow makes the mirror follow the hub's MirrorPolicies and Clusters. It is called before Start,
+// which waits until all are known.
 func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
 	informer, err := informers.GetInformer(ctx, &configv1alpha1.MirrorPolicy{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -246,7 +252,7 @@ func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
 		return fmt.Errorf("watch MirrorPolicies: %w", err)
 	}
 	m.synced = handlers.HasSynced
-	return nil
+	return m.followClusters(ctx, informers)
 }
 
 // setPolicy takes in a MirrorPolicy; nil: there is none of that name any more. Every cluster compares what is mirrored with
@@ -319,9 +325,10 @@ type Type struct {
 // recall asks the store, until it answers, for the types that it has of clusters.
 func (m *Mirror) recall(ctx context.Context) {
 	var stored []store.Type
+	var strays []store.Stray
 	for delay := recallDelay; ; delay = min(2*delay, recallLongest) {
 		var err error
-		if stored, err = m.store.Types(ctx); err == nil {
+		if stored, strays, err = m.readStored(ctx); err == nil {
 			break
 		}
 		m.log.V(1).Info("the store cannot say which types it has; it is asked again", "error", err.Error())
@@ -343,6 +350,7 @@ func (m *Mirror) recall(ctx context.Context) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.setStrays(strays)
 	for _, c := range m.all() {
 		c.remember(remembered[c.name])
 		delete(remembered, c.name)

@@ -17,7 +17,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -429,10 +428,7 @@ func TestMirrorPolicies(t *testing.T) {
 	if err := testenv.InstallCRDs(cfg, "mirrorpolicies.config.orrery.dev", "clusters.cluster.orrery.dev"); err != nil {
 		t.Fatal(err)
 	}
-	scheme := runtime.NewScheme()
-	if err := configv1alpha1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
+	scheme := hubScheme(t)
 	hub := must[client.Client](t)(client.New(cfg, client.Options{Scheme: scheme}))
 	create := func(name, spec string) error {
 		o := &unstructured.Unstructured{}

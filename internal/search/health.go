@@ -5,18 +5,33 @@ import (
 	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"orrery.dev/orrery/internal/answer"
 )
 
-// serveHealth answers healthz, livez and readyz as API servers do, for user interfaces that ask them of each cluster. The answer is
-// about the fleet API: an error says that nothing can be read, and a warning that what is read of a cluster is old.
+// serveHealth answers healthz, livez and readyz as API servers do, for user interfaces that ask
+// them of each cluster. The answer is about the fleet API: an error says that nothing can be read,
+// and a warning that what is read of a cluster is old. User interfaces ask often, so the hub is
+// asked one question: whether the caller may get the Cluster. Who may not gets the answer of the
+// fleet, for whatever name.
 func (s *Search) serveHealth(w http.ResponseWriter, r *http.Request, at location) error {
+	ofCluster := false
+	if at.cluster != "" {
+		err := s.authorizeGet(r.Context(), at.cluster)
+		if ofCluster = err == nil; ofCluster {
+			err = s.checkClusters(at, nil)
+		}
+		if err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+	}
 	if at.document != "livez" {
 		if _, err := s.now(r.Context()); err != nil {
 			return err
 		}
 	}
-	if at.cluster != "" {
+	if ofCluster {
 		if since, stale := s.Mirror.Stale(at.cluster); stale {
 			tell(w, []string{fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", at.cluster, since.UTC().Format(time.RFC3339))})
 		}

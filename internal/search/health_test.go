@@ -60,9 +60,23 @@ func TestHealthEndpoints(t *testing.T) {
 	if code, _, body := f.plain(t, http.MethodGet, f.url+"/clusters/none/healthz"); code != http.StatusNotFound {
 		t.Errorf("a cluster that there is not: %d %s", code, body)
 	}
-	f.denied = func(authorizationv1.ResourceAttributes) bool { return true }
-	if code, _, body := f.plain(t, http.MethodGet, f.url+"/clusters/oak/healthz"); code != http.StatusForbidden {
-		t.Errorf("somebody who may see nothing: %d %s", code, body)
+	// Whoever may not get clusters learns nothing of them, by one question each time.
+	var asked []string
+	f.denied = func(what authorizationv1.ResourceAttributes) bool {
+		asked = append(asked, what.Verb+" "+what.Resource+" "+what.Name)
+		return true
+	}
+	for _, cluster := range []string{"oak", "elm", "none"} {
+		for _, document := range []string{"healthz", "livez", "readyz"} {
+			asked = nil
+			code, header, body := f.plain(t, http.MethodGet, f.url+"/clusters/"+cluster+"/"+document)
+			if code != http.StatusOK || body != "ok" || header.Get("Warning") != "" {
+				t.Errorf("%s of %s, of somebody who may see nothing: %d %v %s", document, cluster, code, header, body)
+			}
+			if diff := cmp.Diff([]string{"get clusters " + cluster}, asked); diff != "" {
+				t.Errorf("%s of %s: the hub was asked (-want, +got): %s", document, cluster, diff)
+			}
+		}
 	}
 	f.denied, f.starting = nil, true
 	if code, _, body := f.plain(t, http.MethodGet, f.url+"/readyz"); code != http.StatusServiceUnavailable {

@@ -213,6 +213,8 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 		return s.serveSearch(w, r, at)
 	case "graph":
 		return s.serveGraph(w, r, at)
+	case "healthz", "livez", "readyz":
+		return s.serveHealth(w, r, at)
 	}
 	if at.cluster != "" {
 		if err := s.authorizeCluster(r.Context(), at.cluster); err != nil {
@@ -231,8 +233,6 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 			return fmt.Errorf("ask the hub for its version: %w", err)
 		}
 		return answer.JSON(w, http.StatusOK, v)
-	case "healthz", "livez", "readyz":
-		return s.serveHealth(w, r, at)
 	default:
 		return s.discover(w, r, at)
 	}
@@ -241,9 +241,7 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 // authorizeCluster asks the hub whether the caller may know what there is in a cluster. It asks the
 // same whether there is such a cluster or not.
 func (s *Search) authorizeCluster(ctx context.Context, name string) error {
-	denied := s.Authorize(ctx, authorizationv1.ResourceAttributes{
-		Verb: "get", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters", Name: name,
-	})
+	denied := s.authorizeGet(ctx, name)
 	if !apierrors.IsForbidden(denied) {
 		return denied
 	}
@@ -258,6 +256,13 @@ func (s *Search) authorizeCluster(ctx context.Context, name string) error {
 		}
 	}
 	return denied
+}
+
+// authorizeGet asks the hub whether the caller may get a Cluster.
+func (s *Search) authorizeGet(ctx context.Context, name string) error {
+	return s.Authorize(ctx, authorizationv1.ResourceAttributes{
+		Verb: "get", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters", Name: name,
+	})
 }
 
 // location is what a path names: a document, or, when Resource is set, objects.

@@ -218,7 +218,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	if err != nil {
 		return err
 	}
-	db, err := openStore(ctx, o.MirrorDSNFile, h.DataDir(), store.Sealed(keys))
+	db, err := openStore(ctx, o.MirrorDSNFile, h.DataDir(), store.Sealed(keys), store.ForHub(h.ID()))
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -22,8 +23,9 @@ const claimStride = 1_000_000
 const (
 	// claimPatience is how long a claim, and the lock under which a schema is made, is waited for.
 	claimPatience = 15 * time.Second
-	// claimPause is how long a server that lost its claim leaves the database to another that writes nothing.
-	claimPause = time.Minute
+	// claimPause is how long a server that lost its claim leaves the database to another that
+	// writes nothing. An owner that runs writes more often than that, see renewal.
+	claimPause = 4 * claimRenewal
 )
 
 // errClaimed: another server has claimed the database.
@@ -32,10 +34,13 @@ var errClaimed = errors.New("another server writes to the mirror's database now"
 // claimant is who claims a database.
 type claimant struct {
 	owner    string
-	left     string // the epoch of the database when it was left; "": unknown
+	hub      string   // the server's; "": unknown
+	left     standing // the database when this store left it; without an epoch: unknown
+	rejected error    // why nothing vouches for what is stored; nil: no reason is known
 	patience time.Duration
 	pause    time.Duration
 	now      func() time.Time
+	ticks    func(every time.Duration) (ticks <-chan time.Time, stop func())
 }
 
 // newClaimant names this store for other servers: by the host and the process.
@@ -44,7 +49,29 @@ func newClaimant() claimant {
 	if err != nil {
 		host = "unknown"
 	}
-	return claimant{owner: fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), rand.Text()[:8]), patience: claimPatience, pause: claimPause, now: time.Now}
+	return claimant{owner: fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), rand.Text()[:8]), patience: claimPatience, pause: claimPause, now: time.Now, ticks: ticker}
+}
+
+// ForHub has the store claim a server's database for a hub. A database whose owner is of another
+// hub is not claimed before that owner has written nothing for the pause, also not at the start.
+func ForHub(id string) Option {
+	return func(s *Store) {
+		s.claimant.hub = id
+		s.claimant.owner = hubPrefix + id + ", " + s.claimant.owner
+	}
+}
+
+// hubPrefix begins the name of an owner that is of a known hub.
+const hubPrefix = "hub "
+
+// hubOf returns the hub that the name of an owner begins with; "": it names none.
+func hubOf(owner string) string {
+	named, found := strings.CutPrefix(owner, hubPrefix)
+	if !found {
+		return ""
+	}
+	hub, _, _ := strings.Cut(named, ", ")
+	return hub
 }
 
 // standing is the row of the epoch.
@@ -73,6 +100,22 @@ func judge(found, left standing) error {
 	return nil
 }
 
+// distrust says why nothing vouches for what is stored in a database that was found; nil: only
+// owners of claims have written to it, and it is as this store left it. written is how far the
+// owners have counted the changes. It is pure.
+func (c *claimant) distrust(found standing, written int64) error {
+	switch {
+	case found.seq > written:
+		return fmt.Errorf("%d changes are of a program that did not claim the database; stop that program, which may be a server of an earlier version, "+
+			"or give it a database or a schema of its own", found.seq-written)
+	case c.rejected != nil:
+		return c.rejected
+	case c.left.epoch != "" && !found.follows(c.left):
+		return errOther
+	}
+	return nil
+}
+
 // follows says whether nobody but the owner of another standing can have written since. It is pure.
 func (s *standing) follows(left standing) bool {
 	return s.epoch == left.epoch && (s.seq == left.seq || s.seq > left.seq && s.owner == left.owner)
@@ -86,7 +129,7 @@ func (d *database) held(found standing) error {
 // take takes n sequences if this writer holds the claim, and returns the row of the epoch as it was before. The row is locked until the
 // transaction ends.
 func (d *database) take(ctx context.Context, tx *sql.Tx, n int64) (found standing, err error) {
-	if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ? WHERE claim = ?"), n, d.claim); err != nil {
+	if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ?, written = written + ? WHERE claim = ?"), n, n, d.claim); err != nil {
 		return found, err
 	}
 	if err := found.scan(tx.QueryRowContext(ctx, standingQuery)); err != nil {
@@ -107,8 +150,10 @@ func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64
 	return found.seq + n, err
 }
 
-// acquire claims the database for this writer. The first claim of a server's database begins an epoch: servers of versions that know of no
-// claims find another database than they left, and this one's schema is too new for them.
+// acquire claims the database for this writer. The first claim of a server's database begins an
+// epoch: servers of versions that know of no claims find another database than they left, and this
+// one's schema is too new for them. So does a claim of a database that is not to be trusted, whose
+// checkpoints the same transaction deletes.
 func (d *database) acquire(ctx context.Context, c claimant) error {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
@@ -121,13 +166,25 @@ func (d *database) acquire(ctx context.Context, c claimant) error {
 	if err == nil {
 		err = found.scan(tx.QueryRowContext(ctx, standingQuery))
 	}
+	var written int64
+	if err == nil {
+		err = tx.QueryRowContext(ctx, "SELECT written FROM epoch").Scan(&written)
+	}
 	if err == nil {
 		d.found = found
 		d.found.seq -= claimStride
-		if _, file := d.dialect.(sqliteDialect); found.claim == 0 && !file {
-			found.epoch = rand.Text()
+		if _, file := d.dialect.(sqliteDialect); !file {
+			d.distrusted = c.distrust(d.found, written)
+			if found.claim == 0 || d.distrusted != nil {
+				found.epoch = rand.Text()
+			}
 		}
-		_, err = tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET id = ?, claim = ?, owner = ?"), found.epoch, found.seq, c.owner)
+		if d.distrusted != nil {
+			_, err = tx.ExecContext(ctx, "UPDATE served SET checkpoint = NULL")
+		}
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET id = ?, claim = ?, owner = ?, written = seq"), found.epoch, found.seq, c.owner)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("claim the database: %w", err), rollback(d.dialect, tx))
@@ -155,9 +212,14 @@ func (r *rival) yields(found standing, now time.Time, pause time.Duration) bool 
 	return now.Sub(r.since) < pause
 }
 
-// leave returns an error while the database is left to the server that took it from this one. Nothing is done there but to look.
+// yield has the store leave the database to another server, and trust nothing in it afterwards.
+// s.opening must be held.
+func (s *Store) yield(why error) { s.rival, s.rejected = &rival{}, why }
+
+// leave returns an error while the database is left to the server that took it from this one, or to
+// the owner of another hub. Nothing is done there but to look.
 func (s *Store) leave(ctx context.Context) error {
-	if s.rival == nil {
+	if s.rival == nil && s.claimant.hub == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.claimant.patience)
@@ -171,6 +233,12 @@ func (s *Store) leave(ctx context.Context) error {
 	if closeErr := db.Close(); closeErr != nil {
 		return errors.Join(err, closeErr)
 	}
+	if s.rival == nil {
+		if hub := hubOf(found.owner); err != nil || hub == "" || hub == s.claimant.hub {
+			return nil //nolint:nilerr // whoever opens the database next says it
+		}
+		s.yield(fmt.Errorf("%w: %s", errClaimed, found.owner))
+	}
 	if err != nil && s.server.dialect.fault(err) != faultDamaged && !errors.Is(err, sql.ErrNoRows) {
 		return classify(s.server.dialect, err)
 	}
@@ -178,8 +246,11 @@ func (s *Store) leave(ctx context.Context) error {
 		return nil
 	}
 	owner := found.owner
-	if owner == "" {
+	switch owner {
+	case "":
 		owner = "of an unknown name"
+	case s.claimant.owner:
+		owner = "one that did not claim it, and may be of an earlier version"
 	}
 	return fmt.Errorf("%w: %w: %s; stop one of the two, or give each a database or a schema of its own; this one takes the database again when the other has written nothing for %s",
 		ErrUnavailable, errClaimed, owner, s.claimant.pause)

@@ -313,6 +313,9 @@ func (p *plan) selectFields(q Query, owned bool) error {
 			if image := is.image(q.resource()); image != nil && p.pair == nil && !owned {
 				p.pair = image // it has it somewhere; the body says where
 			}
+			if f.asksForLeft(is) && p.pair == nil && !owned {
+				p.pair = &leftPair
+			}
 		}
 		p.where = append(p.where, c)
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -25,9 +24,10 @@ type database struct {
 	patience time.Duration // how long a write may take; 0: for ever
 	nearby   int           // rows that are passed over rather than counted
 
-	claim int64     // this writer's
-	found standing  // what was found when it was claimed
-	aside *leftover // of a schema that was not whole; nil: nothing
+	claim      int64     // this writer's
+	found      standing  // what was found when it was claimed
+	distrusted error     // why nothing vouched for what was found; nil: it was trusted
+	aside      *leftover // of a schema that was not whole; nil: nothing
 
 	mu         sync.Mutex                   // held while writing
 	incomplete map[clusterType]map[Key]bool // objects of which not even the name is stored: no checkpoint can vouch for the others
@@ -180,21 +180,4 @@ func classify(d dialect, err error) error {
 	default:
 		return err
 	}
-}
-
-// renew gives the database another epoch: no checkpoint of before vouches for its rows any more.
-func (d *database) renew(ctx context.Context) error {
-	epoch := rand.Text()
-	err := d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
-		if _, err := tx.ExecContext(ctx, "UPDATE served SET checkpoint = NULL"); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET id = ?"), epoch)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("begin a new epoch: %w", err)
-	}
-	d.epoch = epoch
-	return nil
 }

@@ -38,9 +38,10 @@ func onServers(t *testing.T, test func(t *testing.T, d *testenv.Database, at str
 	}
 }
 
-// open opens a store with one reader, unless an option says otherwise: a request that holds a connection and waits for another never ends.
+// open opens a store with one reader that renews no claim, unless an option says otherwise: a
+// request that holds a connection and waits for another never ends, and a test says what is written.
 func open(t testing.TB, at string, options ...Option) (*Store, error) {
-	options = append([]Option{withReaders(1)}, options...)
+	options = append([]Option{withReaders(1), ticking(nil)}, options...)
 	if strings.Contains(at, "://") {
 		return OpenDSN(t.Context(), at, options...)
 	}

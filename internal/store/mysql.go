@@ -415,7 +415,8 @@ func (mysqlDialect) migrations() [][]string {
 			word   varbinary(64) NOT NULL,
 			object bigint NOT NULL,
 			PRIMARY KEY (type, word, object)) ENGINE = InnoDB`,
-	), addColumns("epoch", "claim bigint NOT NULL DEFAULT 0", "owner varchar(512) NOT NULL DEFAULT ''")}
+	), addColumns("epoch", "claim bigint NOT NULL DEFAULT 0", "owner varchar(512) NOT NULL DEFAULT ''"),
+		append(addColumns("epoch", "written bigint NOT NULL DEFAULT 0"), "UPDATE epoch SET written = seq")}
 }
 
 // addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.

@@ -152,6 +152,15 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 			return err
 		}
 	}
+	if p.pair == nil {
+		for _, c := range p.where {
+			if set, ok := c.(labelSet); ok && !set.not {
+				if _, ok, err := lead(d.labelled(p.kind, set.key), fewCandidates); ok || err != nil {
+					return err
+				}
+			}
+		}
+	}
 	reach := map[string]int64{} // how far the index was read for so many objects that have a word: it is the rarer
 	for _, word := range rareWords(p) {
 		s := &statement{dialect: d.dialect}

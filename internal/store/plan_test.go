@@ -29,6 +29,7 @@ func planned(t *testing.T) map[string]planCase {
 		"Everything":        {q: Query{}, leads: "o USING INDEX object_key (type=? AND (cluster,namespace,name)>(?,?,?))", index: "object_key"},
 		"Label":             {q: Query{Labels: selector(t, "app=web")}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
 		"LabelAndMore":      {q: Query{Labels: selector(t, "app=web,x!=y,z"), Fields: field("a.b", "")}, leads: "l USING PRIMARY KEY", index: "PRIMARY"},
+		"LabelKey":          {q: Query{Labels: selector(t, "marked")}, leads: "o USING INTEGER PRIMARY KEY (rowid=?)", sorted: true, index: "PRIMARY", estimated: true}, // few have it
 		"FieldOfTheBody":    {q: Query{Fields: field("spec.other", "n")}, leads: "o USING INDEX object_key", index: "object_key", estimated: true},
 		"Clusters":          {q: Query{Clusters: []string{"a", "b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND (namespace,name)>(?,?))", index: "object_key"},
 		"Namespace":         {q: Query{Namespaces: []string{"b"}}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", index: "object_key"},
@@ -41,6 +42,7 @@ func planned(t *testing.T) map[string]planCase {
 		"PhaseNewest":       {q: Query{Fields: field("status.phase", "Pending"), Order: Newest}, leads: "l USING COVERING INDEX label_created (type=? AND label_key=? AND label_value=? AND (created,object)<(?,?))", index: "label_created"},
 		"PhaseOldestOfMany": {q: Query{Fields: field("status.phase", "Pending"), Order: Oldest, Scopes: many}, leads: "l USING COVERING INDEX label_created (type=? AND label_key=? AND label_value=? AND (created,object)>(?,?))", index: "label_created", estimated: true},
 		"NodeNewest":        {q: Query{Fields: field("spec.nodeName", "n"), Order: Newest}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=?)", sorted: true, index: "PRIMARY"}, // a node has few
+		"Left":              {q: Query{Labels: selector(t, "!a"), Fields: []FieldRequirement{{Path: "metadata.annotations['" + LeftAnnotation + "']", Operator: selection.Exists}}}, leads: "l USING PRIMARY KEY (type=? AND label_key=? AND label_value=? AND (cluster,namespace,name)>(?,?,?))", index: "PRIMARY"},
 		"Newest":            {q: Query{Order: Newest}, leads: "o USING INDEX object_created (type=? AND created<?)", index: "object_created"},
 		"Oldest":            {q: Query{Order: Oldest, Scopes: many}, leads: "o USING INDEX object_created (type=? AND created>?)", index: "object_created", estimated: true},
 		"NewestOfFew":       {q: Query{Order: Newest, Scopes: few}, leads: "o USING INDEX object_key (type=? AND cluster=? AND namespace=? AND name>?)", sorted: true, index: "object_key"},
@@ -89,7 +91,7 @@ func explained(t *testing.T, s *Store, st *statement) string {
 // is looked up for a row that was found.
 func TestPlans(t *testing.T) {
 	s := openStore(t, t.TempDir())
-	write(t, s, pod("a", "b", "c", nil, nil), pod("b", "b", "c", nil, nil), pod("c", "b", "pod-11c", nil, nil))
+	write(t, s, pod("a", "b", "c", nil, nil), pod("b", "b", "c", nil, nil), pod("c", "b", "pod-11c", map[string]string{"marked": "yes"}, nil))
 	for name, tc := range planned(t) {
 		t.Run(name, func(t *testing.T) {
 			tc.q.Resource, tc.q.Limit = "pods", 10
@@ -204,7 +206,7 @@ func TestServerPlans(t *testing.T) {
 			}
 			write(t, s, rows...)
 		}
-		write(t, s, resident(random, "a", "b", "c"), resident(random, "b", "b", "c"))
+		write(t, s, resident(random, "a", "b", "c"), resident(random, "b", "b", "c"), pod("c", "b", "c", map[string]string{"marked": "yes"}, nil))
 		if d == testenv.PostgreSQL {
 			_, err := s.db.write.ExecContext(t.Context(), "VACUUM ANALYZE")
 			check(t, err)

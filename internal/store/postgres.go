@@ -559,5 +559,10 @@ func (postgresDialect) migrations() [][]string {
 	}, {
 		// Who writes: claim is the sequence with which the owner claimed the database; 0: nobody has.
 		`ALTER TABLE epoch ADD COLUMN claim bigint NOT NULL DEFAULT 0, ADD COLUMN owner text NOT NULL DEFAULT ''`,
+	}, {
+		// How far the owners have counted the changes: a seq above it is of a writer that did not
+		// claim the database.
+		"ALTER TABLE epoch ADD COLUMN written bigint NOT NULL DEFAULT 0",
+		"UPDATE epoch SET written = seq",
 	}}
 }

@@ -44,6 +44,9 @@ const (
 	salvageDelay = 10 * time.Second
 	// mostBroken is how many stretches that cannot be read are passed over, until the rest counts as one.
 	mostBroken = 10_000
+	// oldestSalvaged is the first schema of whose files the past is read as in those of this
+	// version. An upgrade ends no salvage of such a file.
+	oldestSalvaged = 7
 	// mostSequence bounds what a damaged file can make of the sequence: there must be room above it.
 	mostSequence = sequences / 10
 )
@@ -225,8 +228,8 @@ func (j *salvage) open(ctx context.Context, dir string, sealing *atomic.Pointer[
 		return err
 	}
 	version, err := j.old.dialect.version(ctx, j.old.read)
-	if err == nil && version != len(sqliteMigrations) {
-		err = fmt.Errorf("its schema is %d, and this version reads %d", version, len(sqliteMigrations))
+	if err == nil && (version < oldestSalvaged || version > len(sqliteMigrations)) {
+		err = fmt.Errorf("its schema is %d, and this version reads %d to %d", version, oldestSalvaged, len(sqliteMigrations))
 	}
 	if err == nil {
 		if err = j.old.learn(ctx); damaged(err) {

@@ -3,6 +3,7 @@ package store
 import (
 	"bufio"
 	"bytes"
+	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -267,6 +268,64 @@ func TestSalvageLeavesOutWhatWasDropped(t *testing.T) {
 	check(t, s.DropType(t.Context(), "a", pods))
 	if n := rowsOf(t, s, "revision"); n != 0 {
 		t.Errorf("%d revisions are left of a type that was dropped", n)
+	}
+}
+
+// downgrade takes back what migrations after a version did to a file.
+func downgrade(t *testing.T, file string, version int) {
+	t.Helper()
+	undo := map[int][]string{
+		8:  {"DROP TRIGGER object_named", "DROP TRIGGER object_unnamed", "DROP TABLE object_grams"},
+		9:  {"DROP TRIGGER prose_told", "DROP TRIGGER prose_changed", "DROP TRIGGER prose_untold", "DROP TABLE prose_words", "DROP TABLE prose", "ALTER TABLE object DROP COLUMN prose"},
+		10: {},
+		11: {"ALTER TABLE epoch DROP COLUMN claim", "ALTER TABLE epoch DROP COLUMN owner"},
+		12: {"ALTER TABLE epoch DROP COLUMN written"},
+	}
+	db, err := sql.Open("sqlite", file)
+	check(t, err)
+	for is := len(sqliteMigrations); is > version; is-- {
+		statements, known := undo[is]
+		if !known {
+			t.Fatalf("schema %d cannot be taken back", is)
+		}
+		for _, text := range append(statements, fmt.Sprintf("PRAGMA user_version = %d", is-1)) {
+			_, err := db.ExecContext(t.Context(), text)
+			check(t, err)
+		}
+	}
+	check(t, db.Close())
+}
+
+// TestSalvageGoesOnAfterAnUpgrade: a version that reads the schema of the file that was set aside
+// goes on with the salvage that an earlier one began.
+func TestSalvageGoesOnAfterAnUpgrade(t *testing.T) {
+	for version := oldestSalvaged; version < len(sqliteMigrations); version++ {
+		t.Run(fmt.Sprint(version), func(t *testing.T) {
+			dir := t.TempDir()
+			before, _ := aged(t, dir)
+			s := openStore(t, dir)
+			_, err := s.db.write.ExecContext(t.Context(), "DROP TABLE label")
+			check(t, err)
+			persist(t, s, pod("a", "x", "0", nil, nil))
+			s.salvaging.Wait()
+			// As it was when the salvage began.
+			aside := setAside(t, dir)
+			if len(aside) != 1 {
+				t.Fatalf("set aside are %v", aside)
+			}
+			for _, text := range []string{"DELETE FROM revision", "DELETE FROM past WHERE ended <> 0", "INSERT INTO salvage (file, base) SELECT '" + filepath.Base(aside[0]) + "', min(id) - 1 FROM object"} {
+				_, err := s.db.write.ExecContext(t.Context(), text)
+				check(t, err)
+			}
+			check(t, s.Close())
+			downgrade(t, aside[0], version)
+			downgrade(t, filepath.Join(dir, "mirror.db"), version)
+
+			s, said := salvaged(t, dir)
+			if after := former(t, s, "a", "b"); !cmp.Equal(before, after) || s.Losses() != 0 {
+				t.Errorf("%d of %d states, %d losses, said: %s", len(after.States), len(before.States), s.Losses(), said)
+			}
+		})
 	}
 }
 

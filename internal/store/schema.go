@@ -256,6 +256,11 @@ var sqliteMigrations = [][]string{
 		`ALTER TABLE epoch ADD COLUMN claim INTEGER NOT NULL DEFAULT 0`, // 0: nobody has
 		`ALTER TABLE epoch ADD COLUMN owner TEXT NOT NULL DEFAULT ''`,
 	},
+	// How far the owners have counted the changes, as in the database of a server.
+	{
+		`ALTER TABLE epoch ADD COLUMN written INTEGER NOT NULL DEFAULT 0`,
+		`UPDATE epoch SET written = seq`,
+	},
 }
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }

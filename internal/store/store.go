@@ -115,6 +115,8 @@ type Store struct {
 
 	claimant claimant
 	rival    *rival // who took the server's database; nil: nobody. s.opening must be held
+	rejected error  // why nothing in the server's database is trusted when it is opened next; nil: no reason is known. s.opening must be held
+	renewing sync.WaitGroup
 
 	keeping *keeping
 	owed    owed
@@ -190,6 +192,7 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	if cause != nil {
 		s.log.Error(cause, "Mirror's database cannot be opened; it is tried again until it can", "server", server.address)
 	}
+	s.renewing.Go(s.renewClaims)
 	return s, nil
 }
 
@@ -284,36 +287,31 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 		return nil, err
 	}
 	c := s.claimant
-	c.left = s.epoch
+	c.left, c.rejected = standing{epoch: s.epoch, seq: s.seq, owner: s.claimant.owner}, s.rejected
 	db, err := s.server.open(ctx, c)
 	if err != nil {
 		if errors.Is(err, errClaimed) { // by another that opened it meanwhile
-			s.rival = &rival{}
+			s.yield(err)
 		}
 		return nil, err
 	}
-	kept := s.rival == nil && db.found.follows(standing{epoch: s.epoch, seq: s.seq, owner: s.claimant.owner})
-	s.rival = nil
+	s.rival, s.rejected = nil, nil
+	s.epoch, s.seq = db.epoch, db.seq
 	if db.aside != nil {
 		s.log.Error(errDamaged, "Mirror's tables were not whole and are set aside by another name; new ones are filled from the clusters. Drop those that are set aside when nobody needs them",
 			"server", s.server.address, "missing", db.aside.missing, "suffix", db.aside.suffix)
 	}
-	if s.epoch == "" || kept {
-		s.epoch, s.seq = db.epoch, db.seq
+	if db.distrusted == nil {
 		if db.found.owner != "" && db.found.owner != s.claimant.owner {
 			s.log.Info("This server writes to the mirror's database now, and took it over from another, or from an earlier start. If the other still runs, stop one of the two, or give each a database or a schema of its own",
 				"server", s.server.address, "owner", s.claimant.owner, "previous", db.found.owner)
 		}
 		return db, nil
 	}
-	if err := db.renew(ctx); err != nil {
-		return nil, errors.Join(err, db.close())
-	}
-	s.epoch, s.seq = db.epoch, db.seq
 	s.mu.Lock()
 	s.losses++
 	s.mu.Unlock()
-	s.log.Info("Mirror's database is another one, or went back to an earlier state; it is filled from the clusters", "server", s.server.address)
+	s.log.Error(db.distrusted, "Mirror's database is not as it was left; it is filled from the clusters", "server", s.server.address)
 	return db, nil
 }
 
@@ -438,8 +436,12 @@ func (s *Store) replace(db *database, why error) {
 		s.log.V(1).Info("Damaged database cannot be closed", "error", err.Error())
 	}
 	if s.server != nil {
-		if s.epoch, s.seq = db.epoch, seq; errors.Is(why, errClaimed) {
-			s.rival = &rival{}
+		s.epoch, s.seq = db.epoch, seq
+		switch {
+		case errors.Is(why, errOther):
+			s.rejected = why
+		case errors.Is(why, errClaimed):
+			s.yield(why)
 			s.log.Error(why, "Mirror's database was taken by another server", "server", s.server.address)
 		}
 	} else if err := s.setAside(why, seq); err != nil {
@@ -469,6 +471,7 @@ func (s *Store) told(before int) {
 // Close closes the database.
 func (s *Store) Close() error {
 	s.end()
+	s.renewing.Wait()
 	s.opening.Lock()
 	defer s.opening.Unlock()
 	s.mu.Lock()

@@ -52,7 +52,7 @@ func declaredPair(path, value string) pair {
 }
 
 // termsVersion counts what is declared, or has words: databases that were written with another list are indexed anew when they are opened.
-const termsVersion = 5
+const termsVersion = 6
 
 // mostTerm is how long the value of a declared field may be to be in the index, in bytes.
 const mostTerm = 512
@@ -166,7 +166,7 @@ func (o *indexed) read(body []byte) bool {
 // read reads what of a row is in declared fields, and where its words are from.
 func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	source = words.Of(gr.group, gr.resource, r.Name, nil, nil, nil, "", "")
-	terms = incompleteTerms(r.Body)
+	terms = append(incompleteTerms(r.Body), leftTerms(r.Body)...)
 	if source.Name == "" && len(declaredOf(gr)) == 0 {
 		return terms, source
 	}

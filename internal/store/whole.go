@@ -65,6 +65,7 @@ func serverSchema(d dialect) []columnsOf {
 		is(5, "object", "prose"),
 		is(5, "prose", "object words"),
 		is(6, "epoch", "claim owner"),
+		is(7, "epoch", "written"),
 	}
 	if d.inverts() {
 		out = append(out, is(5, "word", "type word object"))
@@ -169,7 +170,7 @@ func (d *database) upgrade(ctx context.Context, c claimant) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	if err := dialect.fits(ctx, conn, c.left); err != nil {
+	if err := dialect.fits(ctx, conn, c.left.epoch); err != nil {
 		return err
 	}
 	unlock, err := dialect.lock(ctx, conn, c.patience)
