@@ -78,6 +78,9 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	}
 	o := w.template(b)
 	of := subjectOf(o)
+	if wait := w.placement.DeletionWait(b.UID); o == nil && wait != "" {
+		of.deletion, of.waitReason = cut(wait, maxScheduledMessage), workv1alpha2.ReasonDependenciesBehind
+	}
 	of.edited = w.pacer.see(b.UID, version{binding: b.Generation, template: of.version})
 	marks := runs(b, o, views, func(cluster string) bool { return w.joined(cluster) || w.clusters.left(cluster) }, time.Now())
 	for i := range views {
@@ -146,7 +149,7 @@ func subjectOf(o *unstructured.Unstructured) subject {
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // of another type: none
 	s := subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
 	if len(placement.DeletionWaitsFor(o)) > 0 {
-		s.deletion = placement.DeletionWaits(o)
+		s.deletion, s.waitReason = placement.DeletionWaits(o), workv1alpha2.ReasonFinalizersRemain
 	}
 	return s
 }
