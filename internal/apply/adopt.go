@@ -72,7 +72,7 @@ func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin 
 	if _, err := t.takeOwnership(ctx, t.wanted.Manifest, live, selects); err != nil {
 		return t.disowned(ctx, err)
 	}
-	t.owned = true
+	t.owned, t.at.Completions = true, interpreter.CompletionsOf(live)
 	return t.send(ctx, origin, true)
 }
 

@@ -85,6 +85,9 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	marks := runs(b, o, views, func(cluster string) bool { return w.joined(cluster) || w.clusters.left(cluster) }, time.Now())
 	for i := range views {
 		views[i].run = binding.RunIn(marks, b.Spec.Resource.UID, views[i].cluster)
+		if r := views[i].run; r != nil && o != nil && !binding.RunsThere(r, views[i].id) && interpreter.RunPhase(o) == "" {
+			views[i].run = nil // of another cluster of the same name: this one is about to begin
+		}
 	}
 	standings, err := judge(b, of, views)
 	if err != nil {
@@ -285,6 +288,9 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
 			contact: w.contact(m, cluster), object: found[cluster], recorded: recorded[cluster],
 			listed: listed[cluster], problem: w.problem(cluster, binding.Kind(b)),
+		}
+		if joined {
+			v.id = m.ID()
 		}
 		if v.recorded == nil && w.recorded != nil {
 			if applied, health, ok := w.recorded(b.UID, cluster); ok {
