@@ -421,22 +421,11 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 				return t.suspected(ctx, func() (bool, error) { return q.applier.restore.left(ctx, q.member.Cluster(), left, from) })
 			}
 		}
-		t.log(ctx).Info("taking back what was orphaned")
-		t.edited = t.isEdited(mirror.Object{Source: orphan.Source})
-		if err := t.reclaim(ctx, live, orphan.Origin); err != nil {
-			return t.failed(ctx, err), false, false
+		if !isMadeAnew(live) {
+			return t.takeBackOrphan(ctx, live, orphan)
 		}
-		if ownSet(live, t.wanted.Manifest.GetAPIVersion()) == nil {
-			return queue.Next{}, true, false // others made it anew: with our mark on it, it is judged as such
-		}
-		// It is a copy now: replicas above the share of the cluster stay until they are available elsewhere.
-		if t.wanted, t.source = q.wanted(ctx, t.binding); t.wanted.Intent != Place || !t.wanted.Decided || t.wanted.Manifest == nil {
-			return queue.Next{}, true, false
-		}
-		return t.send(ctx, orphan.Origin, true)
-	}
-	// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.
-	if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {
+	} else if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {
+		// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.
 		t.log(ctx).Info("taking back what carries this hub's mark")
 		return t.own(ctx, live, live.GetAnnotations()[workv1alpha2.OriginAnnotation], everybodys)
 	}

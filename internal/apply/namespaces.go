@@ -214,19 +214,7 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 			q.applier.mirror.Observe(q.name(), namespaceResource, marked)
 		}
 	}
-	annotations := map[string]any{
-		workv1alpha2.OrphanAnnotation: nil,
-		workv1alpha2.SourceAnnotation: q.applier.key().Sign(t.wanted.Source),
-	}
-	if origin != "" {
-		annotations[workv1alpha2.OriginAnnotation] = origin
-	}
-	marked, err := q.client.Mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
-	if err != nil {
-		return err
-	}
-	q.applier.mirror.Observe(q.name(), o.Resource, marked)
-	return nil
+	return t.remark(ctx, live, origin)
 }
 
 // reconcileNamespace has a namespace that this hub made in the member follow the hub's own, and

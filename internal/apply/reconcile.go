@@ -85,7 +85,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 		w.Intent = Vacate
 	}
 	source, state := a.template(b)
-	w.Keeps = state != presence.Absent && followingClaim(b)
+	w.Keeps = state != presence.Absent && (followingClaim(b) || binding.RequiredByOrphans(b, q.name()))
 	w.Source = a.sourceOf(b, source, q.uid)
 	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
 	w.Suspended, w.SuspendedMessage = suspended(b, q.name(), missing)

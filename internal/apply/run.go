@@ -21,14 +21,17 @@ import (
 type Work struct {
 	// Ends is true of kinds that are known to end: none of their copies is made before the binding says so.
 	Ends bool
-	// Mark is what the binding says of the work of the template as it is now; nil: nothing.
-	Mark *workv1alpha2.Run
+	// Mark is what the binding says of the work of the template as it is now; nil: nothing. Former is what it says of another cluster that had the
+	// name of this one before.
+	Mark, Former *workv1alpha2.Run
 	// Finished is how the work of the template ended as a whole; empty: it has not.
 	Finished workv1alpha2.RunPhase
 	// Request is the request to run again that counts; empty: there is none.
 	Request string
 	// Completions of a Job that fall to the cluster; nil: those of its share.
 	Completions *int64
+	// Uncounted is a cluster of which it is not known how many completions of a divided Job fell to it; empty: it is known of all.
+	Uncounted string
 	// Older is true of a binding that is older than this process.
 	Older bool
 }
@@ -69,6 +72,8 @@ const (
 	runUnknownMessage = "it was begun, and its copy is gone; whether it ended is not known, so it is not run again: orrery rerun runs it"
 	runRestored       = "the hub was restored from a backup, and may not know that this has run; nothing is begun until that is confirmed: " +
 		"run orrery server confirm-restore"
+	runUncounted = "how many completions fell to cluster %s is not known, so none begin here: they begin when that cluster answers, or is taken out of the placement; " +
+		"orrery rerun runs all of them anew"
 	runAdopted = "the object was there before this hub, and is not deleted: delete it in the cluster, and it runs again"
 )
 
@@ -85,6 +90,8 @@ func planAbsentWork(w Wanted, k Known) []Action {
 		return report(workv1alpha2.ReasonHubRestored, runRestored)
 	case begins && work.Older && !k.Surveyed:
 		return []Action{{Verb: Retry, After: surveyLook}} // another cluster may show that the hub is older than its members
+	case begins && work.Uncounted != "": // nobody tells when it is known, but a look costs no call
+		return append(report(workv1alpha2.ReasonRunUnknown, fmt.Sprintf(runUncounted, work.Uncounted)), Action{Verb: Retry})
 	case begins:
 		return send(Begin, w, k, mirror.Object{})
 	case k.Fate == FateNotMade:
@@ -129,12 +136,14 @@ func (a *Applier) work(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 		Ends: interpreter.Ends(binding.Kind(b).GroupKind()), Mark: binding.RunIn(a.runs.of(b), source.GetUID(), cluster),
 		Finished: interpreter.RunPhase(source), Request: request(b, source), Older: a.runs.isOlder(b.UID),
 	}
-	if w.Mark != nil && w.Mark.Completions != nil {
-		w.Completions = w.Mark.Completions
-		if interpreter.Elastic(source) {
-			w.Completions = completionsLeft(b, a.runs.of(b), source, cluster, w.Mark.Rerun)
-		}
+	id := ""
+	if m, ok := a.registry.Member(cluster); ok {
+		id = m.ID()
 	}
+	if w.Mark != nil && !binding.RunsThere(w.Mark, id) {
+		w.Mark, w.Former = nil, w.Mark
+	}
+	a.count(&w, b, source, cluster, id)
 	return w
 }
 
@@ -193,8 +202,8 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 	}
 	gr := t.wanted.Object.Resource.GroupResource()
 	r := beginning{
-		cluster: q.name(), template: t.source.GetUID(), before: work.Mark, request: work.Request,
-		since: a.mirror.Version(q.name(), gr), copied: copied, source: t.source,
+		cluster: q.name(), template: t.source.GetUID(), before: cmp.Or(work.Mark, work.Former), request: work.Request,
+		since: a.mirror.Version(q.name(), gr), copied: copied, source: t.source, id: q.member.ID(), copies: a.mirror.Placed(t.binding.UID),
 	}
 	if end, known := a.runs.end(t.binding.UID, q.name()); known && work.Mark != nil && work.Mark.CopyUID == "" && isOf(work.Mark, end.UID) {
 		r.replaces = end.UID // nobody wrote down which copy it was
@@ -289,7 +298,7 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 		t.update(func(s *state) { s.run.unmade, s.acts.Unsure = markKey(mark), false })
 	case last.gone:
 		a.runs.ended(t.binding.UID, q.name(), mirror.Object{
-			UID: last.object.GetUID(), Ended: ended, Status: interpreter.Reflect(last.object),
+			UID: last.object.GetUID(), Ended: ended, Status: interpreter.Reflect(last.object), Completions: interpreter.CompletionsOf(last.object),
 		})
 		t.update(func(s *state) { s.acts.Unsure = false })
 		a.results.tell(binding.Name(t.binding))

@@ -7,9 +7,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/presence"
 )
@@ -35,6 +38,7 @@ func TestPlanOfWork(t *testing.T) {
 	followed := func(w *Work) { w.Request, w.Mark.Rerun = request, request }
 	off := func(w *Work) { w.Mark.Off = true }
 	older := func(w *Work) { w.Older = true }
+	uncounted := func(w *Work) { w.Uncounted = "elm" }
 	finished := func(w *Work) { w.Finished = workv1alpha2.RunComplete }
 	applies := Known{Now: now, Digest: "new", Fields: 1, Applied: true, Surveyed: true}
 	adopted := func(c *Copy) { c.Origin = workv1alpha2.OriginAdopted }
@@ -82,6 +86,8 @@ func TestPlanOfWork(t *testing.T) {
 		"RerunOfWhatWasThereBefore":       {run(workv1alpha2.RunComplete, asked), at(ourCopy(adopted)), applies, []string{workv1alpha2.ReasonConflict}},
 		"RerunFollowed":                   {run(workv1alpha2.RunComplete, followed), at(ourCopy()), applies, []string{applied}},
 		"RerunFollowedAndGone":            {run(workv1alpha2.RunComplete, followed), absent, Known{}, []string{applied}},
+		"HowManyOthersHaveIsNotKnown":     {first(uncounted), absent, Known{}, []string{workv1alpha2.ReasonRunUnknown, "Retry"}},
+		"MadeBeforeThatWasAsked":          {run(workv1alpha2.RunBegan, uncounted), absent, Known{Fate: FateNotMade}, []string{"Create"}},
 		"Suspended": {func() Wanted {
 			w := first()
 			w.Suspended = workv1alpha2.ReasonSuspended
@@ -108,45 +114,89 @@ func TestRequestsAreToOneBinding(t *testing.T) {
 	}
 }
 
-// All clusters together run no more completions than are asked for, whatever became of the shares.
+// All clusters together run no more completions than are asked for, whatever became of the shares. Where it is not known how many a cluster has, none begin elsewhere.
 func TestCompletionsLeft(t *testing.T) {
+	const began, complete, failed = workv1alpha2.RunBegan, workv1alpha2.RunComplete, workv1alpha2.RunFailed
 	source := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]any{"name": "j", "uid": "t"},
 		"spec": map[string]any{"parallelism": int64(10), "completions": int64(10)},
 	}}
-	taken := func(cluster string, phase workv1alpha2.RunPhase, completions, succeeded int64, off bool) workv1alpha2.Run {
-		return workv1alpha2.Run{ClusterName: cluster, TemplateUID: "t", Phase: phase, Completions: &completions, Succeeded: &succeeded, Off: off}
+	taken := func(cluster string, phase workv1alpha2.RunPhase, completions, succeeded int64, off bool, change ...func(*workv1alpha2.Run)) workv1alpha2.Run {
+		r := workv1alpha2.Run{
+			ClusterName: cluster, ClusterID: "id-" + cluster, TemplateUID: "t", CopyUID: "u", Phase: phase, Completions: &completions, Succeeded: &succeeded, Off: off,
+		}
+		for _, f := range change {
+			f(&r)
+		}
+		return r
+	}
+	uncounted := func(r *workv1alpha2.Run) { r.Completions, r.Succeeded = nil, nil }
+	elsewhere := func(r *workv1alpha2.Run) { r.ClusterID = "another" }
+	of := func(request string) func(*workv1alpha2.Run) { return func(r *workv1alpha2.Run) { r.Rerun = request } }
+	job := func(template types.UID, completions *int64) mirror.Object {
+		return mirror.Object{Cluster: "a", Name: "j", UID: "u", Source: mark.Key("k").Sign(mark.Source{Template: template}), Completions: completions}
+	}
+	ended := func(o mirror.Object, phase workv1alpha2.RunPhase, succeeded int64) mirror.Object {
+		o.Ended, o.Status = phase, map[string]any{"succeeded": succeeded}
+		return o
 	}
 	for name, tc := range map[string]struct {
-		runs []workv1alpha2.Run
-		want int64
+		runs    []workv1alpha2.Run
+		copies  []mirror.Object
+		seen    string // what the status of the binding says of a
+		request string
+		want    int64
+		unknown string
+		before  int64
 	}{
-		"First":                {nil, 5},
-		"OthersRunTheirs":      {[]workv1alpha2.Run{taken("a", workv1alpha2.RunBegan, 5, 0, false)}, 5},
-		"ItsShareGrew":         {[]workv1alpha2.Run{taken("a", workv1alpha2.RunBegan, 8, 0, false)}, 2},
-		"OthersRunAllOfThem":   {[]workv1alpha2.Run{taken("a", workv1alpha2.RunComplete, 10, 10, false)}, 0},
-		"SucceededWhereItLeft": {[]workv1alpha2.Run{taken("a", workv1alpha2.RunBegan, 10, 7, true)}, 3},
-		"FailedElsewhere":      {[]workv1alpha2.Run{taken("a", workv1alpha2.RunFailed, 10, 9, false)}, 1},
-		"CompleteWhereItLeft":  {[]workv1alpha2.Run{taken("a", workv1alpha2.RunComplete, 6, 6, true)}, 4},
-		"OfAnEarlierRequest": {[]workv1alpha2.Run{func() workv1alpha2.Run {
-			r := taken("a", workv1alpha2.RunComplete, 10, 10, false)
-			r.Rerun = "x"
-			return r
-		}()}, 5},
-		"OfAnotherTemplate": {[]workv1alpha2.Run{func() workv1alpha2.Run {
-			r := taken("a", workv1alpha2.RunBegan, 10, 0, false)
-			r.TemplateUID = "o"
-			return r
-		}()}, 5},
-		"ItsOwnEarlierRunIsNoMore": {[]workv1alpha2.Run{taken("b", workv1alpha2.RunBegan, 5, 0, false)}, 5},
+		"First":                {want: 5},
+		"OthersRunTheirs":      {runs: []workv1alpha2.Run{taken("a", began, 5, 0, false)}, want: 5},
+		"ItsShareGrew":         {runs: []workv1alpha2.Run{taken("a", began, 8, 0, false)}, want: 2},
+		"OthersRunAllOfThem":   {runs: []workv1alpha2.Run{taken("a", complete, 10, 10, false)}},
+		"SucceededWhereItLeft": {runs: []workv1alpha2.Run{taken("a", began, 10, 7, true)}, want: 3},
+		"FailedElsewhere":      {runs: []workv1alpha2.Run{taken("a", failed, 10, 9, false)}, want: 1},
+		"CompleteWhereItLeft":  {runs: []workv1alpha2.Run{taken("a", complete, 6, 6, true)}, want: 4},
+		"SkippedElsewhere":     {runs: []workv1alpha2.Run{taken("a", workv1alpha2.RunSkipped, 0, 0, false, uncounted)}, want: 5},
+		"RefusedElsewhere":     {runs: []workv1alpha2.Run{taken("a", workv1alpha2.RunRefused, 0, 0, false, uncounted)}, want: 5},
+		"OfAnotherTemplate":    {runs: []workv1alpha2.Run{taken("a", began, 10, 0, false, func(r *workv1alpha2.Run) { r.TemplateUID = "o" })}, want: 5},
+		"Uncounted":            {runs: []workv1alpha2.Run{taken("a", began, 0, 0, false, uncounted)}, want: 5, unknown: "a"},
+		"UncountedAndComplete": {runs: []workv1alpha2.Run{taken("a", complete, 0, 0, false, uncounted)}, want: 5, unknown: "a"},
+		"UncountedAndFailed":   {runs: []workv1alpha2.Run{taken("a", failed, 0, 0, false, uncounted)}, want: 5, unknown: "a"},
+		"TheCopySaysIt":        {runs: []workv1alpha2.Run{taken("a", began, 0, 0, false, uncounted)}, copies: []mirror.Object{job("t", new(int64(8)))}, want: 2},
+		"TheFailedCopySaysIt": {
+			runs: []workv1alpha2.Run{taken("a", failed, 0, 0, false, uncounted)}, copies: []mirror.Object{ended(job("t", new(int64(10))), failed, 9)}, want: 1,
+		},
+		"ACopyWithoutAMark":            {copies: []mirror.Object{job("t", new(int64(8)))}, want: 2},
+		"AFailedCopyWithoutAMark":      {copies: []mirror.Object{ended(job("t", new(int64(10))), failed, 9)}, want: 1},
+		"ACopyOfAnotherTemplate":       {copies: []mirror.Object{job("o", new(int64(8)))}, want: 5},
+		"SeenBeforeThereWereMarks":     {seen: `{"active":1}`, want: 5, unknown: "a"},
+		"NothingIsSeen":                {seen: "", want: 5},
+		"OfAnEarlierRequest":           {runs: []workv1alpha2.Run{taken("a", complete, 10, 10, false, of("b/1"))}, request: "b/2", want: 5},
+		"RunsForAnEarlierRequest":      {runs: []workv1alpha2.Run{taken("a", began, 10, 0, false, of("b/1"))}, request: "b/2"},
+		"TheRequestWasTakenBack":       {runs: []workv1alpha2.Run{taken("a", complete, 10, 10, false, of("b/1"))}},
+		"ItsOwnEarlierRunIsNoMore":     {runs: []workv1alpha2.Run{taken("b", began, 5, 3, false)}, want: 5},
+		"CameBack":                     {runs: []workv1alpha2.Run{taken("a", began, 5, 0, false), taken("b", began, 5, 3, true)}, want: 2, before: 3},
+		"CameBackElsewhere":            {runs: []workv1alpha2.Run{taken("a", began, 2, 0, false, func(r *workv1alpha2.Run) { r.SucceededBefore = new(int64(4)) })}, want: 4},
+		"InAnotherClusterOfTheName":    {runs: []workv1alpha2.Run{taken("b", complete, 7, 7, false, elsewhere)}, want: 3, before: 7},
+		"RanInAnotherClusterOfTheSame": {runs: []workv1alpha2.Run{taken("b", began, 7, 6, false, elsewhere)}, want: 4, before: 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &workv1alpha2.ResourceBinding{Spec: workv1alpha2.BindingSpec{
+				Resource:              workv1alpha2.ObjectReference{Name: "j"},
 				ReplicaSchedulingType: policyv1alpha1.Divided,
 				Clusters:              []workv1alpha2.TargetCluster{{Name: "a", Replicas: new(int32(5))}, {Name: "b", Replicas: new(int32(5))}},
 			}}
-			if got := completionsLeft(b, tc.runs, source, "b", ""); got == nil || *got != tc.want {
-				t.Errorf("%v, want %d", got, tc.want)
+			b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{{ClusterName: "a"}}
+			if tc.seen != "" {
+				b.Status.AggregatedStatus[0].Status = &runtime.RawExtension{Raw: []byte(tc.seen)}
+			}
+			got := completionsLeft(b, tc.runs, tc.copies, source, "b", "id-b", tc.request)
+			want := &share{left: tc.want, unknown: tc.unknown}
+			if tc.before != 0 {
+				want.before = &tc.before
+			}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(share{})); diff != "" {
+				t.Errorf("share (-want +got):\n%s", diff)
 			}
 		})
 	}

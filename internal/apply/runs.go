@@ -55,6 +55,8 @@ type beginning struct {
 	copied   mirror.Object // that does the work already; without a UID: none
 	replaces types.UID     // the copy before, where the mark does not say which it was
 	source   *unstructured.Unstructured
+	id       string          // of the cluster; see member.ID
+	copies   []mirror.Object // of the binding in all clusters
 }
 
 // batch is what is written in one go.
@@ -263,14 +265,18 @@ func (n *beginning) mark(b *workv1alpha2.ResourceBinding) *workv1alpha2.Run {
 	if (old == nil) != (n.before == nil) || old != nil && (old.Phase != n.before.Phase || markKey(old) != markKey(n.before)) {
 		return nil
 	}
-	if n.copied.UID != "" && old != nil { // it runs already, and the request is for that
+	share := n.share(b)
+	if n.copied.UID != "" && old != nil && binding.RunsThere(old, n.id) { // it runs already, and the request is for that
 		mark := *old
 		mark.Rerun = n.request
+		if share != nil && mark.Completions == nil {
+			mark.Completions = n.copied.Completions
+		}
 		return &mark
 	}
 	mark := workv1alpha2.Run{
 		ClusterName: n.cluster, TemplateUID: n.template, Phase: workv1alpha2.RunBegan, CopyUID: n.copied.UID, Since: n.since,
-		ReplacedUID: n.replaces, Rerun: n.request, Time: metav1.NewTime(time.Now().Truncate(time.Second)),
+		ReplacedUID: n.replaces, ClusterID: n.id, Rerun: n.request, Time: metav1.NewTime(time.Now().Truncate(time.Second)),
 	}
 	if old != nil && mark.ReplacedUID == "" {
 		mark.ReplacedUID = old.CopyUID
@@ -278,34 +284,14 @@ func (n *beginning) mark(b *workv1alpha2.ResourceBinding) *workv1alpha2.Run {
 	if n.copied.Ended != "" {
 		mark.Phase = n.copied.Ended
 	}
-	if n.copied.UID == "" && n.source != nil && binding.Divided(b) {
-		mark.Completions = completionsLeft(b, b.Status.Runs, n.source, n.cluster, n.request)
+	switch {
+	case share == nil:
+	case n.copied.UID != "":
+		mark.Completions, mark.SucceededBefore = n.copied.Completions, share.before
+	case share.unknown != "":
+		return nil
+	default:
+		mark.Completions, mark.SucceededBefore = &share.left, share.before
 	}
 	return &mark
-}
-
-// completionsLeft is how many completions of a Job fall to a cluster that begins: its share, but not more than are left of those that the template asks for;
-// nil where none are shared out. What runs elsewhere keeps what fell to it, unless its completions follow its share as well.
-func completionsLeft(b *workv1alpha2.ResourceBinding, runs []workv1alpha2.Run, source *unstructured.Unstructured, cluster, request string) *int64 {
-	share, err := interpreter.Completions(source, b.Spec.Clusters, cluster)
-	if err != nil || share == nil {
-		return nil
-	}
-	left, _, _ := unstructured.NestedInt64(source.Object, "spec", "completions")
-	elastic := interpreter.Elastic(source)
-	for _, r := range runs {
-		if r.TemplateUID != source.GetUID() || r.ClusterName == cluster || r.Rerun != request {
-			continue
-		}
-		taken := r.Completions
-		if r.Off && r.Phase != workv1alpha2.RunComplete || r.Phase == workv1alpha2.RunFailed {
-			taken = r.Succeeded // what it left is for others
-		} else if elastic && !r.Phase.Ended() {
-			taken = nil
-		}
-		if taken != nil {
-			left -= *taken
-		}
-	}
-	return new(max(0, min(*share, left)))
 }

@@ -116,6 +116,11 @@ func NeededOverrides(b *workv1alpha2.ResourceBinding) []types.NamespacedName {
 	return needed
 }
 
+// RequiredByOrphans reports whether a template that was deleted with propagation Orphan left in a cluster what needs the copy of a binding there.
+func RequiredByOrphans(b *workv1alpha2.ResourceBinding, cluster string) bool {
+	return slices.ContainsFunc(b.Spec.RequiredByOrphans, func(o workv1alpha2.OrphaningTemplate) bool { return slices.Contains(o.Clusters, cluster) })
+}
+
 // Divided is true when the clusters' replicas are shares of the template's.
 func Divided(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.ReplicaSchedulingType == policyv1alpha1.Divided

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
@@ -14,6 +15,23 @@ func RunIn(runs []workv1alpha2.Run, template types.UID, cluster string) *workv1a
 	for i := range runs {
 		if runs[i].ClusterName == cluster && runs[i].TemplateUID == template {
 			return &runs[i]
+		}
+	}
+	return nil
+}
+
+// RunsThere reports whether a mark is about the cluster with an id. A mark without an id, of an earlier version, is about every cluster of its
+// name, and so is every mark while the id of the cluster is not known.
+func RunsThere(r *workv1alpha2.Run, id string) bool {
+	return r.ClusterID == "" || id == "" || r.ClusterID == id
+}
+
+// LastStatus returns what the status of a binding says of its copy in a cluster; nil: nothing.
+func LastStatus(b *workv1alpha2.ResourceBinding, cluster string) map[string]any {
+	for _, i := range b.Status.AggregatedStatus {
+		var status map[string]any
+		if i.ClusterName == cluster && i.Status != nil && json.Unmarshal(i.Status.Raw, &status) == nil {
+			return status
 		}
 	}
 	return nil

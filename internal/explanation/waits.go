@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -35,6 +36,9 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 	default:
 		if len(placement.DeletionWaitsFor(f.object)) > 0 {
 			add(fleetv1alpha1.WaitFinalizer, placement.DeletionWaits(f.object))
+		}
+		if c := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionDeletionWaits); c != nil && c.Reason == workv1alpha2.ReasonDependenciesBehind {
+			add(fleetv1alpha1.WaitRemoval, c.Message)
 		}
 		f.waitsPlaced(add, seen)
 	}

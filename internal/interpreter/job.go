@@ -80,6 +80,14 @@ func HasCompletions(o *unstructured.Unstructured) bool {
 	return found && err == nil && o.GroupVersionKind().GroupKind().String() == jobKind
 }
 
+// CompletionsOf returns how many completions a Job asks for; nil for a Job that asks for none, and for another kind.
+func CompletionsOf(o *unstructured.Unstructured) *int64 {
+	if !HasCompletions(o) {
+		return nil
+	}
+	return new(number(o.Object, "spec", "completions"))
+}
+
 // Elastic is true of an Indexed Job with as many completions as it runs at once: an API server lets both be changed together.
 func Elastic(o *unstructured.Unstructured) bool {
 	return HasCompletions(o) && text(o.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) &&

@@ -43,6 +43,8 @@ type Object struct {
 	// object of a kind without replicas is one of one. Pods is how many pods it has, those that
 	// are not ready among them, as far as its status says.
 	Replicas, Available, Pods int32
+	// Completions of a Job that asks for them; nil: it does not.
+	Completions *int64
 }
 
 // Placed is true of an object with a binding's mark. Others are told only by place and UID.

@@ -245,7 +245,7 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 		Source:   o.GetAnnotations()[workv1alpha2.SourceAnnotation], Origin: o.GetAnnotations()[workv1alpha2.OriginAnnotation],
 		Orphan: orphan,
 		Health: interpreter.Health(o), Status: interpreter.Reflect(o), Ended: interpreter.RunPhase(o),
-		Replicas: replicas, Available: available, Pods: interpreter.Pods(o),
+		Replicas: replicas, Available: available, Pods: interpreter.Pods(o), Completions: interpreter.CompletionsOf(o),
 	}
 }
 

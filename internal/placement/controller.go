@@ -98,6 +98,8 @@ type Controller struct {
 	// capacityRetry is how long a workload that does not fit waits until it is tried again:
 	// capacityLook, but in tests.
 	capacityRetry time.Duration
+	// waitPatience is how long a deletion waits for what follows its template before its binding says so.
+	waitPatience time.Duration
 
 	decisions    *decisions
 	needs        *needs
@@ -107,6 +109,7 @@ type Controller struct {
 	turns        *turns
 	rounds       *rounds
 	gate         *gate
+	waits        *orphanWaits
 
 	mu          sync.RWMutex
 	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
@@ -130,7 +133,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	c := &Controller{
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
-		settling: 10 * time.Second, capacityRetry: capacityLook, decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
+		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
 		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), turns: newTurns(),
 	}
 	c.rounds = newRounds(c.enqueue)
@@ -323,6 +326,7 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		if b == nil || b.UID != old.UID {
 			c.decisions.forget(old.UID)
 			c.reservations.forget(old.UID)
+			c.waits.forget(old.UID)
 		}
 	}
 	if b != nil && !b.DeletionTimestamp.IsZero() {
@@ -438,9 +442,13 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 		d.Record.Binding = b.UID
 		c.records.Decided(d.Record)
 	}
-	if !news {
-		return
+	if news {
+		c.publish(b)
 	}
+}
+
+// publish tells the subscribers that something else is said of a binding.
+func (c *Controller) publish(b *workv1alpha2.ResourceBinding) {
 	c.mu.RLock()
 	subscribers := c.subscribers
 	c.mu.RUnlock()

@@ -48,6 +48,8 @@ type Template struct {
 	// RequiredBy are bindings whose templates refer to it and have it follow them, by name: the first
 	// of them, and one for all that say the same about those that follow.
 	RequiredBy []Need
+	// RequiredByOrphans are templates that referred to it and left in clusters what needs it.
+	RequiredByOrphans []workv1alpha2.OrphaningTemplate
 }
 
 // Need is a binding that has a template follow its own.
@@ -117,6 +119,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 		inherit(d.Spec, t, b)
 	}
 	d.attach(s, t)
+	d.Spec.RequiredByOrphans = inFleet(s, t.RequiredByOrphans)
 	d.depend(t, b)
 	if len(t.Claims) == 0 && len(t.RequiredBy) > 0 && (b == nil || follower(b)) && len(d.Spec.Clusters) == 0 {
 		unmatched = true // what it followed is nowhere

@@ -47,8 +47,10 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 		b = told
 		c.follows(b)
 	}
-	if propagation == metav1.DeletePropagationOrphan && c.followersLag(b) {
-		return ctrl.Result{RequeueAfter: staleLook}, nil
+	if propagation == metav1.DeletePropagationOrphan && b.DeletionTimestamp.IsZero() {
+		if behind := c.behind(b); len(behind) > 0 {
+			return ctrl.Result{RequeueAfter: c.wait(b, behind)}, nil
+		}
 	}
 	if propagation != "" || !b.Spec.Owned {
 		if _, decided := c.decisions.of(b.UID); propagation == "" && !decided && b.DeletionTimestamp.IsZero() {
@@ -64,20 +66,6 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 		return ctrl.Result{RequeueAfter: staleLook}, nil
 	}
 	return ctrl.Result{}, err
-}
-
-// followersLag reports whether the binding of something that follows a template does not say yet that its copies stay. The pods that stay
-// when the template is deleted with propagation Orphan need what follows it.
-func (c *Controller) followersLag(b *workv1alpha2.ResourceBinding) bool {
-	lag := false
-	for t := range followed(b) {
-		f, _ := c.bindings.Of(t)
-		if f != nil && follower(f) && f.DeletionTimestamp.IsZero() && !f.Spec.PreserveResourcesOnDeletion {
-			c.enqueue(t)
-			lag = true
-		}
-	}
-	return lag
 }
 
 // noteDeletion completes the spec that a binding shall have with what it says of its owner, and of a deletion of the template that waits

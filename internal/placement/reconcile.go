@@ -65,7 +65,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, c.delete(ctx, b) // nothing refers to it any more
 	}
 	t, standing := c.gather(k, o, claims, b, c.placements.of)
-	t.RequiredBy, t.Priority = required, priority
+	t.RequiredBy, t.RequiredByOrphans, t.Priority = required, c.requiredByOrphans(k, required, b), priority
 	if byRoom(t) && !c.gate.passes(k) {
 		return ctrl.Result{}, nil
 	}
@@ -82,6 +82,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 	c.noteDeletion(d.Spec, b, o)
 	written, err := c.write(ctx, k, b, *d.Spec)
+	c.waits.wrote(k, err)
 	if err != nil {
 		undo()
 	}

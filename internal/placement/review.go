@@ -61,6 +61,7 @@ func (c *Controller) Review(o *unstructured.Unstructured, p *policyv1alpha1.Prop
 	}
 	t, standing := c.gather(k, o, []policy.Claim{{Policy: p, GVK: o.GroupVersionKind()}}, b, readPlacement)
 	t.RequiredBy, _ = c.requiredBy(k, o, b)
+	t.RequiredByOrphans = c.requiredByOrphans(k, t.RequiredBy, b)
 	defer c.peers.enter(k, t.Groups)()
 	standing.Together, standing.Apart = c.peers.others(k, t.Groups)
 	if !byRoom(t) {

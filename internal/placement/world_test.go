@@ -74,6 +74,7 @@ type world struct {
 	controller *Controller
 	// of the controller that starts next
 	reportDelay, capacityRetry time.Duration
+	waitPatience               time.Duration
 	recorder                   *recorder
 	records                    *keeper
 	stop                       func()
@@ -234,7 +235,7 @@ func newWorld(t *testing.T, n int) *world {
 		t.Fatal(err)
 	}
 	w := &world{
-		reportDelay: reportDelay, capacityRetry: capacityLook, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
+		reportDelay: reportDelay, capacityRetry: capacityLook, waitPatience: waitPatience, t: t, ctx: t.Context(), client: c, namespace: testenv.Namespace(t, testenv.Config(0)),
 		fleet: &fakeFleet{
 			unreachable: map[string]bool{}, presence: map[string]presence.Presence{}, room: map[string]int64{}, copied: map[string]int32{},
 			pods: map[copyOf]int64{},
@@ -292,7 +293,7 @@ func (w *world) start() {
 	if w.controller, err = add(mgr, o, w.fleet); err != nil {
 		w.t.Fatal(err)
 	}
-	w.controller.settling, w.controller.capacityRetry = patience, w.capacityRetry
+	w.controller.settling, w.controller.capacityRetry, w.controller.waitPatience = patience, w.capacityRetry, w.waitPatience
 	w.controller.reporter.delay = w.reportDelay
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

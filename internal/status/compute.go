@@ -46,8 +46,9 @@ const (
 // view is what is known of a binding in one cluster.
 type view struct {
 	cluster string
-	placed  bool // the binding names the cluster
-	leaving bool // it does not, and what is there is to stay until it is available elsewhere
+	id      string // of the cluster, see member.ID; "": it does not answer
+	placed  bool   // the binding names the cluster
+	leaving bool   // it does not, and what is there is to stay until it is available elsewhere
 	contact contact
 	result  *apply.Result     // nil: not known
 	listed  bool              // the mirror knows every object of the type
@@ -66,9 +67,10 @@ type subject struct {
 	generation int64  // 0 for kinds without
 	observed   int64  // the observedGeneration that its status has
 	nodePorts  map[string]int64
-	// deletion says for what the template's deletion waits; empty: it is not deleted, or waits for nothing.
-	deletion string
-	edited   bool // this process has seen another version of it
+	// deletion says for what the template's deletion waits; empty: it is not deleted, or waits for nothing. waitReason is the reason of the
+	// condition.
+	deletion, waitReason string
+	edited               bool // this process has seen another version of it
 }
 
 // applied says whether a cluster has the manifest as it is to be now.

@@ -12,6 +12,6 @@ func deletionWaits(of subject) *metav1.Condition {
 		return nil
 	}
 	return &metav1.Condition{
-		Type: workv1alpha2.ConditionDeletionWaits, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonFinalizersRemain, Message: of.deletion,
+		Type: workv1alpha2.ConditionDeletionWaits, Status: metav1.ConditionTrue, Reason: of.waitReason, Message: of.deletion,
 	}
 }

@@ -58,7 +58,9 @@ func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.Bindi
 		case workv1alpha2.ConditionScheduled:
 			action = "Schedule"
 		case workv1alpha2.ConditionDeletionWaits:
-			action, kind = "Delete", corev1.EventTypeNormal
+			if action = "Delete"; c.Reason == workv1alpha2.ReasonFinalizersRemain {
+				kind = corev1.EventTypeNormal
+			}
 		}
 		of := &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: b.Spec.Resource.APIVersion, Kind: b.Spec.Resource.Kind},

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
@@ -29,6 +29,7 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 		return b.Status.Runs
 	}
 	uid, at := template.GetUID(), metav1.NewTime(now.Truncate(time.Second))
+	divided := binding.Divided(b) && interpreter.HasCompletions(template)
 	all := make([]workv1alpha2.Run, 0, len(b.Status.Runs))
 	for _, r := range b.Status.Runs {
 		if r.TemplateUID == uid {
@@ -43,12 +44,16 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 		r := &all[i]
 		_, placed := binding.Target(b, r.ClusterName)
 		v := byCluster[r.ClusterName]
+		if v != nil && !binding.RunsThere(r, v.id) {
+			placed, v = false, nil // what is there is in another cluster of the same name
+		}
 		if v != nil {
 			follow(r, v, uid, at)
+			count(r, b, v, divided)
 		}
 		if !placed && sure(r.ClusterName) {
 			r.Off = true
-			leave(r, b, v)
+			leave(r, b, v, divided)
 		}
 	}
 	known := workv1alpha2.BindingStatus{Runs: all}
@@ -58,10 +63,11 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 		if !v.placed || binding.RunIn(known.Runs, uid, v.cluster) != nil {
 			continue
 		}
-		r := workv1alpha2.Run{ClusterName: v.cluster, TemplateUID: uid, Phase: workv1alpha2.RunBegan, Time: at}
+		r := workv1alpha2.Run{ClusterName: v.cluster, ClusterID: v.id, TemplateUID: uid, Phase: workv1alpha2.RunBegan, Time: at}
 		switch {
 		case v.object != nil && of(v.object, uid) && (ends || v.object.Ended != ""):
 			follow(&r, v, uid, at)
+			count(&r, b, v, divided)
 		case v.object == nil && v.listed && v.contact == answers && finished != "":
 			r.Phase, r.Rerun = workv1alpha2.RunSkipped, followed(known.Runs, template)
 		default:
@@ -78,6 +84,9 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 // follow brings what is said of a run up to what is seen of its copy.
 func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	end := func(o *mirror.Object) {
+		if r.ClusterID == "" && r.CopyUID == "" {
+			r.ClusterID = v.id
+		}
 		r.CopyUID = o.UID
 		if r.Phase.Ended() && r.Phase != workv1alpha2.RunSkipped {
 			return
@@ -89,6 +98,7 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 		r.Phase, r.Time = o.Ended, at
 		if r.Completions != nil {
 			r.Succeeded = new(interpreter.Succeeded(o.Status))
+			r.Completions = cmp.Or(o.Completions, r.Completions) // those of an Indexed Job may have followed its share
 		}
 	}
 	switch o := v.object; {
@@ -102,9 +112,31 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	}
 }
 
+// count notes how many completions of a divided Job fell to a cluster whose mark does not say so, such as that of an adopted copy. The copy says it; of one that is gone and was
+// Complete, its last status does.
+func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
+	if !divided || r.Phase == workv1alpha2.RunSkipped || r.Phase == workv1alpha2.RunRefused {
+		return
+	}
+	for _, o := range []*mirror.Object{v.object, v.ended} {
+		if o == nil || o.UID != r.CopyUID {
+			continue
+		}
+		if r.Completions == nil {
+			r.Completions = o.Completions
+		}
+		if r.Succeeded == nil && r.Phase == workv1alpha2.RunFailed {
+			r.Succeeded = new(interpreter.Succeeded(o.Status))
+		}
+	}
+	if n := interpreter.Succeeded(binding.LastStatus(b, r.ClusterName)); r.Completions == nil && r.Phase == workv1alpha2.RunComplete && n > 0 {
+		r.Completions = &n
+	}
+}
+
 // leave notes how much of the work of a Job succeeded in a cluster that it leaves.
-func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view) {
-	if r.Completions == nil || r.Phase.Ended() {
+func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
+	if r.Completions == nil && !divided || r.Phase.Ended() {
 		return
 	}
 	var n int64
@@ -114,12 +146,7 @@ func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view) {
 	case v != nil && v.ended != nil && v.ended.UID == r.CopyUID:
 		n = interpreter.Succeeded(v.ended.Status)
 	default:
-		for _, i := range b.Status.AggregatedStatus {
-			var status map[string]any
-			if i.ClusterName == r.ClusterName && i.Status != nil && utiljson.Unmarshal(i.Status.Raw, &status) == nil {
-				n = interpreter.Succeeded(status)
-			}
-		}
+		n = interpreter.Succeeded(binding.LastStatus(b, r.ClusterName))
 	}
 	if r.Succeeded == nil || *r.Succeeded < n {
 		r.Succeeded = &n

@@ -58,6 +58,7 @@ const (
 // placer is the part of placement.Controller that is needed here.
 type placer interface {
 	Outcome(binding types.UID) (placement.Outcome, bool)
+	DeletionWait(binding types.UID) string
 	Subscribe(f func(binding types.NamespacedName))
 }
 

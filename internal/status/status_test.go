@@ -61,6 +61,8 @@ func (scheduled) Outcome(types.UID) (placement.Outcome, bool) {
 	return placement.Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Generation: 1}, true
 }
 
+func (scheduled) DeletionWait(types.UID) string { return "" }
+
 // Knows is true: each placement was decided on with the fleet as it is.
 func (scheduled) Knows(types.UID, int64, string, types.UID) bool { return true }
 

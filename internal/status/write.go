@@ -78,10 +78,16 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	}
 	o := w.template(b)
 	of := subjectOf(o)
+	if wait := w.placement.DeletionWait(b.UID); o == nil && wait != "" {
+		of.deletion, of.waitReason = cut(wait, maxScheduledMessage), workv1alpha2.ReasonDependenciesBehind
+	}
 	of.edited = w.pacer.see(b.UID, version{binding: b.Generation, template: of.version})
 	marks := runs(b, o, views, func(cluster string) bool { return w.joined(cluster) || w.clusters.left(cluster) }, time.Now())
 	for i := range views {
 		views[i].run = binding.RunIn(marks, b.Spec.Resource.UID, views[i].cluster)
+		if r := views[i].run; r != nil && o != nil && !binding.RunsThere(r, views[i].id) && interpreter.RunPhase(o) == "" {
+			views[i].run = nil // of another cluster of the same name: this one is about to begin
+		}
 	}
 	standings, err := judge(b, of, views)
 	if err != nil {
@@ -146,7 +152,7 @@ func subjectOf(o *unstructured.Unstructured) subject {
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // of another type: none
 	s := subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
 	if len(placement.DeletionWaitsFor(o)) > 0 {
-		s.deletion = placement.DeletionWaits(o)
+		s.deletion, s.waitReason = placement.DeletionWaits(o), workv1alpha2.ReasonFinalizersRemain
 	}
 	return s
 }
@@ -282,6 +288,9 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
 			contact: w.contact(m, cluster), object: found[cluster], recorded: recorded[cluster],
 			listed: listed[cluster], problem: w.problem(cluster, binding.Kind(b)),
+		}
+		if joined {
+			v.id = m.ID()
 		}
 		if v.recorded == nil && w.recorded != nil {
 			if applied, health, ok := w.recorded(b.UID, cluster); ok {

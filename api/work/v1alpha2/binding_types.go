@@ -172,6 +172,13 @@ type BindingSpec struct {
 	// +listType=atomic
 	// +optional
 	RequiredBy []BindingSnapshot `json:"requiredBy,omitempty"`
+	// requiredByOrphans are templates that referred to this one and were deleted with propagation Orphan:
+	// what they left in clusters, such as pods, needs the copies there. Where the placement does not name
+	// such a cluster any more, the copy stays, without marks.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=atomic
+	// +optional
+	RequiredByOrphans []OrphaningTemplate `json:"requiredByOrphans,omitempty"`
 	// activation says by which version of a policy the placement is, if the policy is Lazy.
 	// +optional
 	Activation *Activation `json:"activation,omitempty"`
@@ -238,6 +245,27 @@ type DependencyReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Name string `json:"name"`
+}
+
+// OrphaningTemplate names a template that was deleted with propagation Orphan.
+type OrphaningTemplate struct {
+	// group of the template's kind; unset: the core API.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Group string `json:"group,omitempty"`
+	// kind of the template; unset: the entry stands for several templates.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Kind string `json:"kind,omitempty"`
+	// name of the template; unset: the entry stands for several templates.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Name string `json:"name,omitempty"`
+	// clusters in which it left what it owned.
+	// +kubebuilder:validation:MaxItems=5000
+	// +listType=set
+	// +required
+	Clusters []string `json:"clusters"`
 }
 
 // BindingSnapshot names a binding whose template needs another.
@@ -433,6 +461,11 @@ type Run struct {
 	// +kubebuilder:validation:MaxLength=48
 	// +required
 	ClusterName string `json:"clusterName"`
+	// clusterID is the UID of the cluster's namespace kube-system. Another cluster that joined under the
+	// same name runs anew what is not finished; unset: of an earlier version, for any cluster of the name.
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	ClusterID string `json:"clusterID,omitempty"`
 	// templateUID is the template whose work it is: one of another UID begins anew.
 	// +required
 	TemplateUID types.UID `json:"templateUID"`
@@ -449,12 +482,16 @@ type Run struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	Since string `json:"since,omitempty"`
-	// completions of a Job that fell to the cluster.
+	// completions of a Job that fell to the cluster; unset: not known, or none are shared out.
 	// +optional
 	Completions *int64 `json:"completions,omitempty"`
 	// succeeded is how many completions had succeeded when the Job ended, or left the cluster.
 	// +optional
 	Succeeded *int64 `json:"succeeded,omitempty"`
+	// succeededBefore is how many completions had succeeded before the Job left the cluster and came
+	// back, or in another cluster of the same name: they are not run again.
+	// +optional
+	SucceededBefore *int64 `json:"succeededBefore,omitempty"`
 	// rerun is the request to run again for which it runs, or ran.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
@@ -526,8 +563,8 @@ const (
 	// ConditionHubNodePorts is True when the clusters serve a Service of type NodePort at the node ports that it has on the hub. Bindings of
 	// other objects do not have it.
 	ConditionHubNodePorts = "HubNodePorts"
-	// ConditionDeletionWaits is True while the template is deleted and finalizers keep it, and with it its copies. Bindings of other
-	// templates do not have it.
+	// ConditionDeletionWaits is True while the template is deleted and finalizers keep it, and with it its copies, or while it is deleted with
+	// propagation Orphan and bindings of what follows it do not say yet that it stays. Bindings of other templates do not have it.
 	ConditionDeletionWaits = "DeletionWaits"
 )
 
@@ -559,6 +596,7 @@ const (
 	ReasonCannotJudge        = "CannotJudge"        // the status of its kind does not say whether it is healthy
 	ReasonHubNodePorts       = "HubNodePorts"       //
 	ReasonFinalizersRemain   = "FinalizersRemain"   // the template is deleted and has finalizers
+	ReasonDependenciesBehind = "DependenciesBehind" // the template is deleted with propagation Orphan, and what follows it cannot be kept yet
 	ReasonOwnNodePorts       = "OwnNodePorts"       // a cluster has given other node ports: the hub's were taken, out of its range, or the Service had others before
 )
 

@@ -1,0 +1,174 @@
+package apply
+
+import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/mirror"
+)
+
+// share is what falls to a cluster of the completions of a divided Job.
+type share struct {
+	// left is the share of the cluster by its parallelism, but not more than no other cluster has.
+	left int64
+	// unknown is a cluster of which it is not known how many completions fell to it: nothing begins elsewhere then. Empty: it is known of all.
+	unknown string
+	// before is how many completions succeeded in earlier runs in the cluster; nil: none.
+	before *int64
+}
+
+// count says what falls to a cluster of the completions of a divided Job: what fell to it as it began, or what its share leaves it as others end.
+func (a *Applier) count(w *Work, b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster, id string) {
+	if w.Mark != nil {
+		w.Completions = w.Mark.Completions
+	}
+	if !binding.Divided(b) || !interpreter.HasCompletions(source) {
+		return
+	}
+	runs, copies := a.runs.of(b), a.mirror.Placed(b.UID)
+	if s := completionsLeft(b, runs, copies, source, cluster, id, w.Request); s != nil {
+		w.Uncounted = s.unknown
+	}
+	if w.Mark == nil || !interpreter.Elastic(source) {
+		return
+	}
+	if s := completionsLeft(b, runs, copies, source, cluster, id, w.Mark.Rerun); s != nil && s.unknown == "" {
+		w.Completions = &s.left
+	}
+}
+
+// share is what falls to the cluster of work that begins; nil where no completions are shared out.
+func (n *beginning) share(b *workv1alpha2.ResourceBinding) *share {
+	if n.source == nil || !binding.Divided(b) {
+		return nil
+	}
+	return completionsLeft(b, b.Status.Runs, n.copies, n.source, n.cluster, n.id, n.request)
+}
+
+// completionsLeft says what falls to a cluster of the completions of a Job; nil where none are shared out. What another cluster runs or has done counts, as its mark or, where
+// the mark does not say it, its copy tells. copies are those of the binding in all clusters, and id is the id of the cluster.
+func completionsLeft(
+	b *workv1alpha2.ResourceBinding, runs []workv1alpha2.Run, copies []mirror.Object, source *unstructured.Unstructured, cluster, id, request string,
+) *share {
+	byParallelism, err := interpreter.Completions(source, b.Spec.Clusters, cluster)
+	if err != nil || byParallelism == nil {
+		return nil
+	}
+	left, _, _ := unstructured.NestedInt64(source.Object, "spec", "completions")
+	elastic, s, marked := interpreter.Elastic(source), share{}, sets.New(cluster)
+	take := func(r *workv1alpha2.Run) {
+		taken, known := completionsOf(r, copyIn(b, copies, r.ClusterName), elastic)
+		if left -= taken; !known && s.unknown == "" {
+			s.unknown = r.ClusterName
+		}
+	}
+	for i := range runs {
+		r := &runs[i]
+		switch {
+		case r.TemplateUID != source.GetUID(), !counts(r, request):
+		case r.ClusterName == cluster:
+			s.before = succeededBefore(b, r, id)
+			continue
+		default:
+			take(r)
+		}
+		marked.Insert(r.ClusterName)
+	}
+	// What has no mark is of a version that wrote none.
+	for i := range copies {
+		o := &copies[i]
+		from, err := mark.Parse(o.Source)
+		if marked.Has(o.Cluster) || o.Name != b.Spec.Resource.Name || err == nil && from.Template != source.GetUID() {
+			continue
+		}
+		phase := o.Ended
+		if phase == "" {
+			phase = workv1alpha2.RunBegan
+		}
+		take(&workv1alpha2.Run{ClusterName: o.Cluster, Phase: phase})
+		marked.Insert(o.Cluster)
+	}
+	for _, i := range b.Status.AggregatedStatus {
+		if !marked.Has(i.ClusterName) && i.Status != nil {
+			take(&workv1alpha2.Run{ClusterName: i.ClusterName, Phase: workv1alpha2.RunBegan})
+		}
+	}
+	if s.before != nil {
+		left -= *s.before
+	}
+	s.left = max(0, min(*byParallelism, left))
+	return &s
+}
+
+// counts reports whether a run is one of those that a request to run again asks for. What runs follows the request without being made anew; without a request every run counts.
+func counts(r *workv1alpha2.Run, request string) bool {
+	return request == "" || r.Rerun == request || r.Phase == workv1alpha2.RunBegan && !r.Off
+}
+
+// copyIn returns the copy of a binding in a cluster; nil: none is known.
+func copyIn(b *workv1alpha2.ResourceBinding, copies []mirror.Object, cluster string) *mirror.Object {
+	for i := range copies {
+		if copies[i].Cluster == cluster && copies[i].Name == b.Spec.Resource.Name {
+			return &copies[i]
+		}
+	}
+	return nil
+}
+
+// completionsOf returns how many completions of a Job a run leaves to no other cluster. o is the copy in the cluster of the run; nil: none is known. known is false where
+// neither the run nor the copy says it.
+func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken int64, known bool) {
+	if r.SucceededBefore != nil {
+		taken = *r.SucceededBefore
+	}
+	fell, succeeded := r.Completions, r.Succeeded
+	if o != nil && (r.CopyUID == "" || r.CopyUID == o.UID) {
+		if fell == nil {
+			fell = o.Completions
+		}
+		if succeeded == nil {
+			succeeded = new(interpreter.Succeeded(o.Status))
+		}
+	}
+	switch {
+	case r.Phase == workv1alpha2.RunSkipped, r.Phase == workv1alpha2.RunRefused && fell == nil:
+		return taken, true // nothing of it runs
+	case r.Off && r.Phase != workv1alpha2.RunComplete || r.Phase == workv1alpha2.RunFailed:
+		fell = succeeded // what it left is for others
+	case elastic && !r.Phase.Ended():
+		return taken, true // its completions follow its share
+	}
+	if fell == nil {
+		return taken, false
+	}
+	return taken + *fell, true
+}
+
+// succeededBefore returns how many completions of a Job succeeded in a cluster before a run that begins now, by the mark that is there; nil: none. What was deleted while it ran is
+// not counted: it is run again as a whole.
+func succeededBefore(b *workv1alpha2.ResourceBinding, r *workv1alpha2.Run, id string) *int64 {
+	var n int64
+	if r.SucceededBefore != nil {
+		n = *r.SucceededBefore
+	}
+	if r.Off || !binding.RunsThere(r, id) {
+		done := r.Succeeded
+		switch {
+		case r.Phase == workv1alpha2.RunComplete:
+			done = r.Completions
+		case done == nil:
+			done = new(interpreter.Succeeded(binding.LastStatus(b, r.ClusterName)))
+		}
+		if done != nil {
+			n += *done
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return &n
+}

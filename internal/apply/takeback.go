@@ -1,0 +1,76 @@
+package apply
+
+import (
+	"context"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
+	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/mirror"
+	"orrery.dev/orrery/internal/queue"
+)
+
+// Objects that become the hub's with more than is wanted of them, such as what it left in a cluster and takes back. docs/design/0022-adoption.md.
+
+// isMadeAnew reports whether somebody deleted what the hub had left in a cluster and made another object of that name, marks and all. Whoever makes an object from a saved
+// one owns its annotations; the annotation of an orphan is the hub's, which wrote it.
+func isMadeAnew(live *unstructured.Unstructured) bool {
+	return !slices.Contains(owners(live, "f:metadata", "f:annotations", "f:"+workv1alpha2.OrphanAnnotation), workv1alpha2.FieldManager)
+}
+
+// takeBackOrphan makes an object ours again that this hub left in the cluster.
+func (t *task) takeBackOrphan(ctx context.Context, live *unstructured.Unstructured, orphan mark.Orphan) (queue.Next, bool, bool) {
+	t.log(ctx).Info("taking back what was orphaned")
+	t.edited, t.at.Completions = t.isEdited(mirror.Object{Source: orphan.Source}), interpreter.CompletionsOf(live)
+	if err := t.reclaim(ctx, live, orphan.Origin); err != nil {
+		return t.failed(ctx, err), false, false
+	}
+	if ownSet(live, t.wanted.Manifest.GetAPIVersion()) == nil {
+		return queue.Next{}, true, false // it was applied in another version of its API: it is a copy as any other
+	}
+	return t.sendAsCopy(ctx, orphan.Origin)
+}
+
+// lowers reports whether the manifest asks for fewer replicas than an object has, because its cluster has a share of them.
+func (t *task) lowers(live *unstructured.Unstructured) bool {
+	has, asked := interpreter.Replicas(live), interpreter.Replicas(t.wanted.Manifest)
+	return binding.Divided(t.binding) && has != nil && asked != nil && *asked < *has && !interpreter.KeepsReplicas(t.wanted.Manifest)
+}
+
+// sendMarked marks an object as a copy before it applies the manifest.
+func (t *task) sendMarked(ctx context.Context, live *unstructured.Unstructured, origin string) (queue.Next, bool, bool) {
+	if err := t.remark(ctx, live, origin); err != nil {
+		return t.failed(ctx, err), false, false
+	}
+	return t.sendAsCopy(ctx, origin)
+}
+
+// sendAsCopy applies the manifest to an object that has just been marked as a copy: replicas above the share of the cluster stay until they are available elsewhere.
+func (t *task) sendAsCopy(ctx context.Context, origin string) (queue.Next, bool, bool) {
+	if t.wanted, t.source = t.queue.wanted(ctx, t.binding); t.wanted.Intent != Place || !t.wanted.Decided || t.wanted.Manifest == nil {
+		return queue.Next{}, true, false
+	}
+	return t.send(ctx, origin, true)
+}
+
+// remark writes our marks on an object, and has the mirror know it as a copy.
+func (t *task) remark(ctx context.Context, live *unstructured.Unstructured, origin string) error {
+	q, o := t.queue, t.wanted.Object
+	annotations := map[string]any{
+		workv1alpha2.OrphanAnnotation: nil,
+		workv1alpha2.SourceAnnotation: q.applier.key().Sign(t.wanted.Source),
+	}
+	if origin != "" {
+		annotations[workv1alpha2.OriginAnnotation] = origin
+	}
+	marked, err := q.client.Mark(ctx, o, live.GetUID(), map[string]any{workv1alpha2.BindingLabel: string(t.binding.UID)}, annotations)
+	if err != nil {
+		return err
+	}
+	q.applier.mirror.Observe(q.name(), o.Resource, marked)
+	return nil
+}
