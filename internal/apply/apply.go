@@ -135,6 +135,9 @@ type rooms struct {
 	level        podsecurity.Level // of namespaces that say none
 	spread       Spread
 	fences       Fences
+
+	// now is the clock by which copies are put back. The default is time.Now.
+	now func() time.Time
 }
 
 // Applier brings placed objects to the members.
@@ -182,6 +185,9 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		log: mgr.GetLogger().WithName("apply"), results: newResults(), renders: render.NewCache(), queues: map[string]*clusterQueue{},
 	}
 	a.listPatience = cmp.Or(a.listPatience, defaultListPatience)
+	if a.now == nil {
+		a.now = time.Now
+	}
 	a.finalizing = queue.New(finalizers, firstFinalize, lastFinalize, a.letGo)
 	a.restore = &restore{
 		hub: a.hub, reader: a.reader, key: a.key, log: a.log, turned: func() { a.everyQueue((*clusterQueue).addAll) },

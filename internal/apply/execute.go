@@ -231,9 +231,12 @@ func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, boo
 		return queue.Next{}, true, false // it was changed or replaced meanwhile
 	}
 	if takenFromUs(t.wanted.Manifest, live) {
-		t.update(func(s *state) { s.acts.Digest, s.acts.Fields, s.acts.Drifted = t.wanted.Digest, t.at.Fields, true })
+		t.update(func(s *state) {
+			s.acts.Digest, s.acts.Fields, s.acts.Drifted = t.wanted.Digest, mirror.OwnedFields(live), true
+		})
 		return queue.Next{}, true, false
 	}
+	t.at.Fields = mirror.OwnedFields(live)
 	t.remember(t.noteOf(retained(t.wanted.Manifest, live), live))
 	return queue.Next{}, true, false
 }
@@ -252,12 +255,6 @@ func (t *task) unread(ctx context.Context, err error) queue.Next {
 func (t *task) apply(ctx context.Context, a Action) (queue.Next, bool, bool) {
 	if a.Verb == Repair {
 		t.log(ctx).Info("repairing drift")
-		t.update(func(s *state) {
-			if now := time.Now(); now.Sub(s.acts.Repaired) > driftMemory {
-				s.acts.Repairs = 0
-			}
-			s.acts.Repairs, s.acts.Repaired = s.acts.Repairs+1, time.Now()
-		})
 	}
 	origin := a.Copy.Origin
 	t.edited = a.Verb == Update && t.isEdited(a.Copy)
@@ -310,6 +307,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 		}
 		t.signOwned(manifest)
 	}
+	prior := t.prior(ctx, force)
 	t.sends()
 	t.update(func(s *state) { s.acts.Unsure = true })
 	sent, applied, created, err := t.applyOwned(ctx, manifest, force)
@@ -331,11 +329,14 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	}
 	t.update(func(s *state) { s.acts.Unsure, s.refusals = false, 0 })
 	_, t.at = q.find(t.wanted.Object)
-	if t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID {
-		return queue.Next{Backoff: true}, false // it was changed or deleted while we wrote
+	overtaken := t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID // it was changed or deleted while we wrote
+	t.at.Fields = mirror.OwnedFields(applied)                                    // and not those after a change that came since
+	t.wrote(prior, sent, applied)
+	t.remember(t.noteOf(sent, applied))
+	if overtaken {
+		return queue.Next{Backoff: true}, false
 	}
 	// What else the plan has to say, such as what is left over, is found by planning again.
-	t.remember(t.noteOf(sent, applied))
 	return queue.Next{}, true
 }
 

@@ -236,6 +236,7 @@ type fleet struct {
 	spread    Spread
 	fences    *fences
 	tunnel    member.Tunnel
+	now       func() time.Time // nil: the time of day
 
 	applier  *Applier
 	registry *member.Registry
@@ -349,7 +350,7 @@ func (f *fleet) start() {
 	f.applier, err = add(mgr, rooms{
 		bindings: bindings, registry: f.registry, mirror: f.outdated, templates: f.templates,
 		decisions: f.decisions, records: f.records, hubID: f.hubID, listPatience: 3 * time.Second,
-		spread: f.spread, fences: f.fences,
+		spread: f.spread, fences: f.fences, now: f.now,
 	})
 	f.must(err)
 	done := make(chan error, 1)

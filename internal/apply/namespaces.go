@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -236,7 +237,8 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 	n, err := a.hubNamespace(ctx, name)
 	switch {
 	case err == nil && ours:
-		return queue.Next{Backoff: q.labelNamespace(ctx, name, followed(n.Labels)) != nil}
+		wait, err := q.labelNamespace(ctx, n)
+		return queue.Next{After: wait, Backoff: err != nil}
 	case !ours && apierrors.IsNotFound(err):
 		return queue.Next{} // it has just gone
 	case err == nil:
@@ -280,30 +282,37 @@ func (a *Applier) podSecurity(ctx context.Context, namespace string) (map[string
 
 // labelNamespace gives a namespace that this hub made the labels of the hub's own. Labels that
 // the hub's has not are taken off if they are from here: those that others set are theirs, and of Pod Security
-// stricter than nothing. A namespace that is placed has the labels of its template.
-func (q *clusterQueue) labelNamespace(ctx context.Context, name string, wanted map[string]string) error {
+// stricter than nothing. A namespace that is placed has the labels of its template. Labels that somebody changes again and again wait.
+func (q *clusterQueue) labelNamespace(ctx context.Context, n *metav1.PartialObjectMetadata) (wait time.Duration, err error) {
+	name, wanted := n.Name, followed(n.Labels)
 	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(followed(q.applier.mirror.NamespaceLabels(q.name(), name)), wanted) {
-		return nil
+		return 0, nil
+	}
+	if wait := q.labelled.pause(name, wanted, q.applier.now()); wait > 0 {
+		return wait, nil
 	}
 	found, err := q.client.Get(ctx, namespaceObject(name))
 	if err != nil {
-		return client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	if found.GetLabels()[workv1alpha2.NamespaceLabel] != q.applier.hubID || found.GetDeletionTimestamp() != nil {
-		return nil
+		return 0, nil
 	}
 	labels := labelChanges(found, wanted)
 	if len(labels) == 0 {
-		return nil
+		return 0, nil
 	}
 	labeled, err := q.client.Mark(ctx, namespaceObject(name), found.GetUID(), labels, nil)
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).Info("namespace does not follow the hub's yet", "namespace", name, "cause", err.Error())
-		return client.IgnoreNotFound(err)
+		return 0, client.IgnoreNotFound(err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("namespace follows the hub's", "namespace", name, "labels", labels)
 	q.applier.mirror.Observe(q.name(), namespaceResource, labeled)
-	return nil
+	if q.labelled.wrote(name, wanted, q.applier.now()) {
+		q.applier.recorder.Eventf(n, nil, corev1.EventTypeWarning, workv1alpha2.ReasonFieldsChanged, "Apply", "%s", labelContest(q.name(), found, labels))
+	}
+	return 0, nil
 }
 
 // labelChanges are the labels to be set on a namespace, and those of ours to be taken off (nil). It is pure.

@@ -134,9 +134,11 @@ type Known struct {
 	JudgedReason, JudgedMessage string
 	// Inspected is true once it is known what of an object that was there before goes with the next change of its template.
 	Inspected bool
-	// Repairs of drift in a row, and the last one.
-	Repairs  int
-	Repaired time.Time
+	// PutBacks counts the writes in a row that put the copy back, and PutBack is the time of the last; see putsBack.
+	PutBacks int
+	PutBack  time.Time
+	// Contested is true of a copy that is put back again and again.
+	Contested bool
 	// Unsure is true when a request was never answered, so that the cluster may have what was
 	// not seen.
 	Unsure bool
@@ -202,19 +204,17 @@ type Action struct {
 	After time.Duration
 }
 
-const (
-	// driftMemory is how long a repair of drift is held against the next one: whoever keeps
-	// changing an object back is not answered in kind.
-	driftMemory       = 10 * time.Minute
-	firstRepairPause  = time.Second
-	longestRepairWait = 5 * time.Minute
-	// surveyLook is when a removal is planned again that waits for the survey.
-	surveyLook = 500 * time.Millisecond
-)
+// surveyLook is when a removal is planned again that waits for the survey.
+const surveyLook = 500 * time.Millisecond
 
 // Plan says what is to be done for a binding in one cluster. It is pure.
 func Plan(w Wanted, s Seen, k Known) []Action {
-	actions := plan(w, s, k)
+	return untilSettled(planSuspended(w, s, k), k)
+}
+
+// planSuspended says what is to be done at the pace of the copy, and what of it is held back.
+func planSuspended(w Wanted, s Seen, k Known) []Action {
+	actions := pace(plan(w, s, k), w, k)
 	if w.Suspended == "" || w.Intent != Place && w.Intent != Vacate {
 		return actions
 	}
@@ -314,7 +314,7 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 		// The digest says what was applied, not what is there: no record was kept, or it was lost.
 		return []Action{{Verb: Compare, Copy: o.Object}}
 	case k.Drifted, k.Fields != 0 && k.Fields != o.Fields:
-		return planRepair(o, k)
+		return []Action{{Verb: Repair, Copy: o.Object}}
 	}
 	actions := report(workv1alpha2.ReasonFullyApplied, k.note(w))
 	if o.Origin != "" && !k.Inspected {
@@ -390,18 +390,6 @@ func judgement(w Wanted, o mirror.Object) string {
 		about += fmt.Sprint("/", w.Security)
 	}
 	return about
-}
-
-// planRepair takes back what somebody else changed. Whoever keeps changing it is met with
-// growing patience, so that two controllers do not fight at full speed.
-func planRepair(o Copy, k Known) []Action {
-	if k.Repairs > 0 && k.Now.Sub(k.Repaired) <= driftMemory {
-		pause := min(firstRepairPause<<min(k.Repairs-1, 16), longestRepairWait)
-		if wait := k.Repaired.Add(pause).Sub(k.Now); wait > 0 {
-			return []Action{{Verb: Retry, After: wait}}
-		}
-	}
-	return []Action{{Verb: Repair, Copy: o.Object}}
 }
 
 // planLeftovers removes what the binding placed in the cluster under another kind or name.

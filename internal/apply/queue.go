@@ -58,6 +58,7 @@ type clusterQueue struct {
 	working sync.RWMutex
 	// creating keeps workers from creating the same namespace at once; those of other namespaces do not wait.
 	creating singleflight.Group
+	labelled labelWrites
 
 	mu      sync.Mutex
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
@@ -88,8 +89,9 @@ func newClusterQueue(a *Applier, m *member.Member) (*clusterQueue, error) {
 	}
 	q := &clusterQueue{
 		applier: a, member: m, uid: m.Cluster().UID, client: c,
-		waiting: map[schema.GroupResource]sets.Set[item]{},
-		last:    traitsOf(m),
+		waiting:  map[schema.GroupResource]sets.Set[item]{},
+		labelled: labelWrites{written: map[string]labelWrite{}},
+		last:     traitsOf(m),
 	}
 	q.items = queue.New(workers, firstRetry, lastRetry, q.do)
 	return q, nil

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -58,11 +57,13 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 		s = state{changes: s.changes}
 	}
 	t := &task{queue: q, binding: b, changes: s.changes}
+	now := q.applier.now()
+	s = t.uncontested(s, now)
 	t.wanted, t.source = q.wanted(ctx, b)
 	seen := q.seenOf(b, &t.wanted)
 	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
 	known := s.acts
-	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
+	known.Now, known.Restored, known.Contested = now, q.applier.restore.Suspected(), s.contest != Contest{}
 	known.Fate = q.applier.fate(b, q.name(), t.wanted.Work.Mark)
 	begins := t.wanted.Work.tracked() && t.wanted.Work.Older && seen.At != presence.Present || t.wanted.Work.asked()
 	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins { // else there is nothing to remove, or to begin

@@ -39,6 +39,10 @@ type state struct {
 	acts     Known // but for Now and Restored
 	refusals int   // of the manifest acts.Refused, in a row
 
+	// row are the last writes that put the copy back, replaced and never changed, and contest what they mean.
+	row     []putBack
+	contest Contest
+
 	run  runState
 	busy bool // the manifest is being applied: what is observed now is our own doing
 	gone bool // the cluster holds nothing of the binding, and the binding does not name it
@@ -143,8 +147,8 @@ func (r *results) get(binding types.UID, cluster string) (state, bool) {
 	return s, ok
 }
 
-// update changes a state and tells the subscribers if its result, as it is to be read now, or
-// gone changed.
+// update changes a state and tells the subscribers if its result, as it is to be read now, gone
+// or contest changed.
 func (r *results) update(name types.NamespacedName, binding types.UID, cluster string, change func(*state)) {
 	r.mu.Lock()
 	clusters := r.states[binding]
@@ -158,7 +162,7 @@ func (r *results) update(name types.NamespacedName, binding types.UID, cluster s
 	clusters[cluster] = after
 	subscribers := r.subscribers
 	r.mu.Unlock()
-	if before.current() == after.current() && before.known == after.known && before.gone == after.gone {
+	if before.current() == after.current() && before.known == after.known && before.gone == after.gone && before.contest == after.contest {
 		return
 	}
 	for _, f := range subscribers {

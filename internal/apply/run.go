@@ -13,6 +13,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/interpreter"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/queue"
 )
@@ -205,9 +206,10 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 		cluster: q.name(), template: t.source.GetUID(), before: cmp.Or(work.Mark, work.Former), request: work.Request,
 		since: a.mirror.Version(q.name(), gr), copied: copied, source: t.source, id: q.member.ID(), copies: a.mirror.Placed(t.binding.UID),
 	}
-	if end, known := a.runs.end(t.binding.UID, q.name()); known && work.Mark != nil && work.Mark.CopyUID == "" && isOf(work.Mark, end.UID) {
-		r.replaces = end.UID // nobody wrote down which copy it was
+	if last := a.runs.lastCopy(t.binding.UID, q.name()); last != "" && work.Mark != nil && work.Mark.CopyUID == "" && isOf(work.Mark, last) {
+		r.replaces = last // nobody wrote down which copy it was
 	}
+	before := work.Mark
 	mark, err := a.runs.begin(ctx, t.binding, r)
 	if err != nil {
 		t.log(ctx).V(1).Info("not begun", "error", err.Error())
@@ -215,7 +217,12 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 	}
 	t.wanted.Work.Mark = mark
 	if copied.UID == "" {
-		t.update(func(s *state) { s.run, s.acts.Unsure = runState{unmade: markKey(mark)}, false })
+		t.update(func(s *state) {
+			s.run, s.acts.Unsure = runState{unmade: markKey(mark)}, false
+			if work.Request != "" && (before == nil || before.Rerun != work.Request) {
+				s.acts.Digest = "" // the copy is made because it was asked for, and not because somebody deleted the one before
+			}
+		})
 	}
 	return queue.Next{}, true, false
 }
@@ -272,7 +279,7 @@ func (t *task) refuse(ctx context.Context) {
 func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 	q, a, mark := t.queue, t.queue.applier, t.wanted.Work.Mark
 	var last *pastCopy
-	ended := workv1alpha2.RunPhase("") // what ended stays so: a pod that is deleted does not say it any more
+	var ended workv1alpha2.RunPhase
 	known := false
 	if mark.Since != "" {
 		past, remembered, err := q.client.History(ctx, t.wanted.Object, mark.Since)
@@ -280,15 +287,7 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 			return t.failed(ctx, err), false, false
 		}
 		known = remembered
-		for _, p := range past {
-			if p.Object.GetLabels()[workv1alpha2.BindingLabel] == string(t.binding.UID) && isOf(mark, p.Object.GetUID()) {
-				if last != nil && last.object.GetUID() != p.Object.GetUID() {
-					ended = ""
-				}
-				last = &pastCopy{p.Object, p.Type == watch.Deleted}
-				ended = cmp.Or(ended, interpreter.RunPhase(p.Object))
-			}
-		}
+		last, ended = lastCopy(past, t.binding.UID, mark)
 	}
 	switch {
 	case !known, last == nil && mark.CopyUID != "":
@@ -308,6 +307,25 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 		return queue.Next{Backoff: true}, false, false // it is there: the mirror is about to know
 	}
 	return queue.Next{}, true, false
+}
+
+// lastCopy returns the last that is remembered of the copy that a mark is about, and how its work ended; nil: nothing is. An object with our mark stays our copy when somebody
+// takes the mark off, and how its work ended stays so: a pod that is deleted does not say it any more.
+func lastCopy(past []manifest.Past, binding types.UID, mark *workv1alpha2.Run) (last *pastCopy, ended workv1alpha2.RunPhase) {
+	for _, p := range past {
+		uid := p.Object.GetUID()
+		marked := p.Object.GetLabels()[workv1alpha2.BindingLabel] == string(binding)
+		known := mark.CopyUID != "" || last != nil && last.object.GetUID() == uid
+		if !isOf(mark, uid) || !marked && !known {
+			continue
+		}
+		if last != nil && last.object.GetUID() != uid {
+			ended = ""
+		}
+		last = &pastCopy{p.Object, p.Type == watch.Deleted}
+		ended = cmp.Or(ended, interpreter.RunPhase(p.Object))
+	}
+	return last, ended
 }
 
 // pastCopy is the last that a cluster remembers of a copy.

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/presence"
@@ -233,6 +236,47 @@ func TestBeginningComparesAndSets(t *testing.T) {
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("mark (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The copy that a mark is about is recognized in what a cluster remembers, also when somebody took our mark off before it went: to look for it always comes to an end.
+func TestLastCopy(t *testing.T) {
+	past := func(kind watch.EventType, uid, binding, phase string) manifest.Past {
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "status": map[string]any{"phase": phase}}}
+		o.SetUID(types.UID(uid))
+		if binding != "" {
+			o.SetLabels(map[string]string{workv1alpha2.BindingLabel: binding})
+		}
+		return manifest.Past{Type: kind, Object: o}
+	}
+	unknown, known := workv1alpha2.Run{ReplacedUID: "old"}, workv1alpha2.Run{CopyUID: "u"}
+	for name, tc := range map[string]struct {
+		past  []manifest.Past
+		mark  workv1alpha2.Run
+		gone  string // "": there is none
+		ended workv1alpha2.RunPhase
+	}{
+		"Nothing":                 {nil, unknown, "", ""},
+		"OfAnotherBinding":        {[]manifest.Past{past(watch.Added, "u", "other", "Running")}, unknown, "", ""},
+		"TheOneBefore":            {[]manifest.Past{past(watch.Deleted, "old", "b", "Failed")}, unknown, "", ""},
+		"Runs":                    {[]manifest.Past{past(watch.Added, "u", "b", "Running")}, unknown, "u false", ""},
+		"Deleted":                 {[]manifest.Past{past(watch.Added, "u", "b", "Running"), past(watch.Deleted, "u", "b", "Running")}, unknown, "u true", ""},
+		"EndedAndDeleted":         {[]manifest.Past{past(watch.Modified, "u", "b", "Succeeded"), past(watch.Deleted, "u", "b", "Running")}, unknown, "u true", workv1alpha2.RunComplete},
+		"WithoutOurMarkThen":      {[]manifest.Past{past(watch.Added, "u", "b", "Running"), past(watch.Modified, "u", "", "Running"), past(watch.Deleted, "u", "", "Failed")}, unknown, "u true", workv1alpha2.RunFailed},
+		"WithoutOurMarkAlways":    {[]manifest.Past{past(watch.Modified, "u", "", "Running"), past(watch.Deleted, "u", "", "Running")}, known, "u true", ""},
+		"WithoutOurMarkAndOthers": {[]manifest.Past{past(watch.Modified, "v", "", "Running"), past(watch.Deleted, "v", "", "Running")}, unknown, "", ""},
+		"WithASuccessor":          {[]manifest.Past{past(watch.Deleted, "u", "b", "Failed"), past(watch.Added, "v", "b", "Running")}, unknown, "v false", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			last, ended := lastCopy(tc.past, "b", &tc.mark)
+			got := ""
+			if last != nil {
+				got = fmt.Sprint(last.object.GetUID(), " ", last.gone)
+			}
+			if got != tc.gone || ended != tc.ended {
+				t.Errorf("the last copy is %q, ended %q; want %q, %q", got, ended, tc.gone, tc.ended)
 			}
 		})
 	}

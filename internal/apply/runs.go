@@ -37,6 +37,7 @@ type runs struct {
 	batches map[types.UID]*batch                   // that wait to be written
 	writing map[types.UID]*sync.Mutex              // held by who writes
 	ends    map[types.UID]map[string]mirror.Object // copies that are gone, as they were in the end
+	missing map[types.UID]map[string]types.UID     // copies that are gone, of which it is not known yet how they ended
 }
 
 // written is what a binding said of its runs at a resourceVersion.
@@ -71,6 +72,7 @@ func newRuns(hub client.Client, reader client.Reader, bindings *binding.Cache) *
 	return &runs{
 		hub: hub, reader: reader, bindings: bindings, older: sets.Set[types.UID]{}, latest: map[types.UID]written{},
 		batches: map[types.UID]*batch{}, writing: map[types.UID]*sync.Mutex{}, ends: map[types.UID]map[string]mirror.Object{},
+		missing: map[types.UID]map[string]types.UID{},
 	}
 }
 
@@ -112,14 +114,36 @@ func (r *runs) ended(b types.UID, cluster string, o mirror.Object) {
 		r.ends[b] = map[string]mirror.Object{}
 	}
 	r.ends[b][cluster] = o
+	if r.missing[b][cluster] == o.UID {
+		delete(r.missing[b], cluster)
+	}
 }
 
 // observed takes note of a copy that is gone, of a kind that ends.
 func (r *runs) observed(e mirror.Event) {
-	if e.Final == nil || e.Binding == "" || r.bindings.Synced() && !r.knows(e.Binding) {
+	if e.Type != mirror.Deleted || e.Binding == "" || r.bindings.Synced() && !r.knows(e.Binding) {
 		return
 	}
-	r.ended(e.Binding, e.Cluster, *e.Final)
+	if e.Final != nil {
+		r.ended(e.Binding, e.Cluster, *e.Final)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.missing[e.Binding] == nil {
+		r.missing[e.Binding] = map[string]types.UID{}
+	}
+	r.missing[e.Binding][e.Cluster] = e.UID
+}
+
+// lastCopy returns the copy of a binding in a cluster that is known to be gone; "" for none.
+func (r *runs) lastCopy(b types.UID, cluster string) types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if uid, ok := r.missing[b][cluster]; ok {
+		return uid
+	}
+	return r.ends[b][cluster].UID
 }
 
 func (r *runs) knows(uid types.UID) bool {
@@ -140,6 +164,7 @@ func (r *runs) forget(b types.UID) {
 	r.older.Delete(b)
 	delete(r.latest, b)
 	delete(r.ends, b)
+	delete(r.missing, b)
 	delete(r.writing, b)
 }
 
@@ -184,6 +209,7 @@ func (r *runs) begin(ctx context.Context, b *workv1alpha2.ResourceBinding, begin
 		if begins.copied.UID == "" {
 			r.mu.Lock()
 			delete(r.ends[b.UID], begins.cluster)
+			delete(r.missing[b.UID], begins.cluster)
 			r.mu.Unlock()
 		}
 		return mark, nil

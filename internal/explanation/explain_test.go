@@ -93,6 +93,10 @@ func TestExplain(t *testing.T) {
 			f.object.SetDeletionTimestamp(new(metav1.Now()))
 			f.object.SetFinalizers([]string{"example.com/cleanup"})
 		}, fleetv1alpha1.PlacementPlaced, true, "; its deletion waits", []string{"Finalizer []"}},
+		"Contested": {func(f *facts) { f.contests = map[string]string{"oak": "x"} }, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Contest [oak]"}},
+		"ContestedWhereNobodySeesIt": {func(f *facts) {
+			f.contests, f.sees = map[string]string{"oak": "x"}, func(cluster string) bool { return cluster != "oak" }
+		}, fleetv1alpha1.PlacementPlaced, true, "1 of which you may not see", nil},
 		"DeletionGoesOn": {func(f *facts) {
 			f.object.SetDeletionTimestamp(new(metav1.Now()))
 			f.object.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
@@ -175,6 +179,7 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 		f.binding.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: some()}}
 		f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: some()}}
 		f.waiting, f.copies = []string{some()}, []string{some()}
+		f.contests = map[string]string{some(): "it is changed"}
 		f.overrides = []fleetv1alpha1.ExplainedPolicy{{Kind: "OverridePolicy", Name: "v", Clusters: []string{some(), some()}}}
 		f.results = map[string]fleetv1alpha1.PlacementResult{some(): {Message: "it was refused"}, some(): {Reason: workv1alpha2.ReasonClusterUnreachable, Message: "gone"}}
 		if random.IntN(4) == 0 {

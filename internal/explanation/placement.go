@@ -35,9 +35,10 @@ type facts struct {
 	decision  *records.Decision  // the last that was recorded; nil: there is none, or unrecorded says why it cannot be read
 	unread    error
 	results   map[string]fleetv1alpha1.PlacementResult
-	recorded  bool     // those of earlier processes are among them; false: they cannot be read
-	waiting   []string // clusters whose copies wait for others, though no eviction task says so
-	copies    []string // clusters that have copies
+	recorded  bool              // those of earlier processes are among them; false: they cannot be read
+	waiting   []string          // clusters whose copies wait for others, though no eviction task says so
+	copies    []string          // clusters that have copies
+	contests  map[string]string // who changes the copy again and again, by cluster
 	overrides []fleetv1alpha1.ExplainedPolicy
 	missing   []string // override policies without which nothing is written
 	follows   []fleetv1alpha1.ExplainedObject
@@ -97,6 +98,7 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 		return f, ctx.Err()
 	}
 	f.waiting = e.know.Applier.Waiting(b.UID)
+	f.contests = e.contests(b)
 	for _, c := range e.know.Mirror.Placed(b.UID) {
 		if !slices.Contains(f.copies, c.Cluster) {
 			f.copies = append(f.copies, c.Cluster)

@@ -11,6 +11,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/placement"
 )
 
@@ -41,8 +42,29 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 			add(fleetv1alpha1.WaitRemoval, c.Message)
 		}
 		f.waitsPlaced(add, seen)
+		f.waitsContested(add, seen)
 	}
 	return all
+}
+
+// contests says of the clusters of a binding who changes the copy there each time the hub puts it back.
+func (e *Explainer) contests(b *workv1alpha2.ResourceBinding) map[string]string {
+	all := map[string]string{}
+	for cluster := range binding.Clusters(b) {
+		if c := e.know.Applier.Contest(b.UID, cluster); c.Message != "" {
+			all[cluster] = c.Message
+		}
+	}
+	return all
+}
+
+// waitsContested says so to whoever sees the clusters.
+func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
+	for _, cluster := range slices.Sorted(maps.Keys(f.contests)) {
+		if seen.cluster(cluster) {
+			add(fleetv1alpha1.WaitContest, f.contests[cluster], cluster)
+		}
+	}
 }
 
 // propagation returns how the copies of a binding are deleted, for the end of a message; "" for those that are deleted in the background.

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,9 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -119,5 +123,74 @@ func TestSelectorsOfNoNamespace(t *testing.T) {
 	})
 	if got := create(core.WithKind("ConfigMap"), rbac.WithKind("Role")); len(got) > 0 {
 		t.Errorf("of kinds in namespaces: %q", got)
+	}
+}
+
+// TestNamesOfNoCluster: a policy that names a cluster which the hub does not have is taken with a warning, once the hub has written down which it has.
+func TestNamesOfNoCluster(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "external")
+	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, _ := run(t, Options{DataDir: filepath.Join(t.TempDir(), "hub"), Kubeconfig: kubeconfig})
+	var said warnings
+	config := rest.CopyConfig(h.Config())
+	config.WarningHandler = &said
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(kind, placement string) []string {
+		t.Helper()
+		said = nil
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(`spec: {resourceSelectors: [{apiVersion: v1, kind: ConfigMap}], placement: `+placement+`}`), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		o.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind(kind))
+		o.SetName("p")
+		var policies dynamic.ResourceInterface = c.Resource(policyv1alpha1.GroupVersion.WithResource("clusterpropagationpolicies"))
+		if kind == "PropagationPolicy" {
+			policies = c.Resource(policyv1alpha1.GroupVersion.WithResource("propagationpolicies")).Namespace("default")
+		}
+		if _, err := policies.Create(t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			t.Fatal(err)
+		}
+		return said
+	}
+	write := func(names string) {
+		t.Helper()
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, clusterv1alpha1.NamesAnnotation, names)
+		if _, err := client(t, h.Config()).CoreV1().Namespaces().Patch(context.Background(), clusterv1alpha1.SecretNamespace, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { write("null") })
+	write("null")
+	if got := create("PropagationPolicy", `{clusterAffinity: {clusterNames: [elm]}}`); len(got) > 0 {
+		t.Errorf("while it is not known which clusters there are: %q", got)
+	}
+	write(`"oak,pine"`)
+	// The API server takes a moment to follow a new policy, and its parameter.
+	eventually(t, "the policy is in force", func() error {
+		if got := create("PropagationPolicy", `{clusterAffinity: {clusterNames: [oak, elm]}}`); len(got) != 1 ||
+			!strings.Contains(got[0], "placement: the hub has no cluster elm; copies are placed there once it joins") {
+			return fmt.Errorf("warnings %q", got)
+		}
+		return nil
+	})
+	for placement, want := range map[string]string{
+		`{}`: "",
+		`{clusterAffinity: {clusterNames: [oak, pine]}}`:                                                             "",
+		`{clusterAffinity: {labelSelector: {matchLabels: {a: b}}}}`:                                                  "",
+		`{clusterAffinities: [{affinityName: a, clusterNames: [oak]}, {affinityName: b}]}`:                           "",
+		`{clusterAffinities: [{affinityName: a, clusterNames: [oak, ash]}, {affinityName: b, clusterNames: [elm]}]}`: "ash, elm",
+	} {
+		for _, kind := range []string{"PropagationPolicy", "ClusterPropagationPolicy"} {
+			got := create(kind, placement)
+			if (want == "") != (len(got) == 0) || want != "" && !strings.Contains(got[0], "the hub has no cluster "+want+";") {
+				t.Errorf("%s with %s: warnings %q, want %q", kind, placement, got, want)
+			}
+		}
 	}
 }

@@ -85,7 +85,10 @@ type Event struct {
 	Resource        schema.GroupResource
 	Namespace, Name string
 	Binding         types.UID
-	// Final of Deleted is the object as it was in the end; nil where it was only found to be missing.
+	// UID of Deleted is that of the placed object that is gone.
+	UID types.UID
+	// Final of Deleted is the object as it was in the end; nil where it was only found to be missing. What the watch says later of
+	// an object that was found to be missing is told by another event.
 	Final *Object
 }
 
@@ -268,6 +271,7 @@ func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespa
 		k := key{namespace, name}
 		if r, ok := t.records[k]; ok && r.uid == uid && !r.gone {
 			events = t.remove(k, r)
+			t.ends(k, r.object)
 			r.gone, r.object = true, nil
 			t.records[k] = r
 		}
@@ -307,6 +311,7 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	indexed := r.object
 	if known && r.uid != uid {
 		events = t.forget(k, r)
+		t.ends(k, r.object)
 		r = record{}
 	}
 	news := !known || r.gone || r.uid != uid || version == 0 || version != r.version
@@ -367,6 +372,9 @@ func (t *table) event(kind EventType, k key, o *Object) Event {
 	e := Event{Type: kind, Cluster: t.cluster.name, Resource: resourceOf(t.api), Namespace: k.namespace, Name: k.name}
 	if o != nil {
 		e.Binding = o.Binding
+		if kind == Deleted {
+			e.UID = o.UID
+		}
 	}
 	return e
 }

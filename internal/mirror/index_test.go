@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -66,12 +67,18 @@ func (f *fed) event(kind watch.EventType, o *unstructured.Unstructured) error {
 // fakeTable is the configmaps of a cluster, fed by the test instead of the cluster.
 func fakeTable(t *testing.T) (*Mirror, *fed, *recorder) {
 	t.Helper()
+	return fakeTableOf(t, member.API{GroupVersionKind: configmaps.GroupVersion().WithKind("ConfigMap"), Resource: "configmaps"})
+}
+
+// fakeTableOf is fakeTable of another type.
+func fakeTableOf(t *testing.T, api member.API) (*Mirror, *fed, *recorder) {
+	t.Helper()
 	m := newMirror(nil, newFleet(), logr.Discard())
 	c := newCluster(m, "east", newSource(t, "east", nil))
 	m.replace("east", c)
-	tab := newTable(c, member.API{GroupVersionKind: configmaps.GroupVersion().WithKind("ConfigMap"), Resource: "configmaps"})
+	tab := newTable(c, api)
 	tab.wanted = true
-	c.tables[configmaps.GroupResource()] = tab
+	c.tables[resourceOf(api)] = tab
 	r := &recorder{}
 	m.Subscribe(r.record)
 	f := &fed{follower: newFollower(t.Context(), tab, nil)}
@@ -348,7 +355,7 @@ func TestOwnedFields(t *testing.T) {
 		if err := unstructured.SetNestedSlice(o.Object, managers, "metadata", "managedFields"); err != nil {
 			t.Fatal(err)
 		}
-		return ownedFields(o)
+		return OwnedFields(o)
 	}
 	ours := fields(workv1alpha2.FieldManager, "Apply", "", "f:data")
 	want := hash(ours)
@@ -369,5 +376,61 @@ func TestOwnedFields(t *testing.T) {
 		if got := hash(f); got != 0 {
 			t.Errorf("%s: %d, want 0", name, got)
 		}
+	}
+}
+
+// A deletion that a write noticed first tells how the object ended once the watch says so, whether or not there is a successor by then.
+func TestHowAnObjectEndedIsToldThoughItsDeletionWasNoticedFirst(t *testing.T) {
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	pod := func(uid string, version int, phase string) *unstructured.Unstructured {
+		o := at("a", uid, version, "b")
+		o.SetKind("Pod")
+		o.Object["status"] = map[string]any{"phase": phase}
+		return o
+	}
+	deleted := func(m *Mirror, _ *fed) { m.ObserveDeleted("east", pods.GroupResource(), "ns", "a", "u") }
+	for name, tc := range map[string]struct {
+		before func(*Mirror, *fed)
+		last   *unstructured.Unstructured
+		want   []string // of the events of the deletion: how the object was in the end
+	}{
+		"TheWatchAlone":    {func(*Mirror, *fed) {}, pod("u", 11, "Succeeded"), []string{"u Complete"}},
+		"NoticedFirst":     {deleted, pod("u", 11, "Succeeded"), []string{"u -", "u Complete"}},
+		"NotEnded":         {deleted, pod("u", 11, "Running"), []string{"u -", "u "}},
+		"WithASuccessor":   {func(m *Mirror, f *fed) { deleted(m, f); m.Observe("east", pods, pod("v", 12, "Pending")) }, pod("u", 11, "Failed"), []string{"u -", "u Failed"}},
+		"OnlyASuccessor":   {func(m *Mirror, _ *fed) { m.Observe("east", pods, pod("v", 12, "Pending")) }, pod("u", 11, "Failed"), []string{"u -", "u Failed"}},
+		"AnotherOfTheName": {deleted, pod("w", 11, "Failed"), []string{"u -"}},
+		"TheMarkWasTaken": {deleted, func() *unstructured.Unstructured {
+			o := pod("u", 11, "Failed")
+			o.SetLabels(nil)
+			return o
+		}(), []string{"u -"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, f, events := fakeTableOf(t, member.API{GroupVersionKind: pods.GroupVersion().WithKind("Pod"), Resource: "pods"})
+			if err := f.Replace([]*unstructured.Unstructured{pod("u", 5, "Running")}, "9"); err != nil {
+				t.Fatal(err)
+			}
+			tc.before(m, f)
+			if err := f.event(watch.Deleted, tc.last); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, e := range events.events {
+				switch {
+				case e.Type != Deleted:
+				case e.Final == nil:
+					got = append(got, string(e.UID)+" -")
+				default:
+					got = append(got, string(e.UID)+" "+string(e.Final.Ended))
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("deletions (-want +got):\n%s", diff)
+			}
+			if n := len(f.table.ending); n != 0 {
+				t.Errorf("%d ends are waited for still", n)
+			}
+		})
 	}
 }

@@ -99,7 +99,7 @@ func TestMirror(t *testing.T) {
 		_, got := m.Lookup("east", cm, namespace, "placed")
 		want := Object{
 			Cluster: "east", Resource: configmaps, Namespace: namespace, Name: "placed", UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
-			Binding: "b1", Digest: "d1", Fields: ownedFields(o), Health: got.Health, Status: got.Status,
+			Binding: "b1", Digest: "d1", Fields: OwnedFields(o), Health: got.Health, Status: got.Status,
 			Replicas: 1, Available: 1,
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -213,7 +213,7 @@ func owner(o *unstructured.Unstructured) types.UID {
 // annotations to what they make, such as a Service's to its EndpointSlices: a mark counts only
 // where we own something.
 func note(o *unstructured.Unstructured) string {
-	fields := ownedFields(o)
+	fields := OwnedFields(o)
 	if o.GetLabels()[workv1alpha2.BindingLabel] == "" && o.GetAnnotations()[workv1alpha2.OrphanAnnotation] == "" ||
 		fields == 0 && len(o.GetManagedFields()) > 0 {
 		return ""
@@ -257,8 +257,8 @@ func (o *Object) carry(before *Object) {
 	}
 }
 
-// ownedFields hashes the set of fields that our server-side apply owns; 0: none.
-func ownedFields(o *unstructured.Unstructured) uint64 {
+// OwnedFields hashes the set of fields that our server-side apply owns; 0: none.
+func OwnedFields(o *unstructured.Unstructured) uint64 {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager == workv1alpha2.FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil {
 			h := fnv.New64a()

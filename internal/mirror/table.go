@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"orrery.dev/orrery/internal/interpreter"
 	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 )
@@ -34,9 +35,10 @@ type table struct {
 	synced    bool
 	version   uint64 // everything up to this resource version was observed; 0: nothing yet
 	records   map[key]record
-	handed    int64  // the Mirror's generation when a whole list was handed to the store; 0: none was
-	lost      int64  // counts how often it was forgotten what the store has
-	vouched   string // the epoch of the database that all of it was handed to; "": not known
+	ending    map[key]*Object // placed objects that are known to be gone, as they were last seen, until the watch says how they ended
+	handed    int64           // the Mirror's generation when a whole list was handed to the store; 0: none was
+	lost      int64           // counts how often it was forgotten what the store has
+	vouched   string          // the epoch of the database that all of it was handed to; "": not known
 
 	recalled  bool           // the store knows the type, and was asked what it has of it
 	recalls   bool           // the store is being asked
@@ -277,6 +279,9 @@ func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change
 	}
 	t.uncount(k)
 	delete(t.happened, k)
+	last := t.ending[k]
+	delete(t.ending, k)
+	e.object.carry(last)
 	if r, ok := t.records[k]; ok && r.uid == e.row.UID {
 		e.object.carry(r.object)
 		events = final(t.remove(k, r), e.object)
@@ -284,7 +289,22 @@ func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change
 		r.stored = 0
 		t.records[k] = r
 	}
+	tells := e.object != nil && (e.object.Ended != "" || interpreter.Ends(t.api.GroupVersionKind.GroupKind()))
+	if last != nil && last.UID == e.row.UID && len(events) == 0 && tells { // that it is gone was told before, and not how it ended
+		events = final([]Event{t.event(Deleted, k, last)}, e.object)
+	}
 	return events, []store.Change{{Row: e.row, Delete: true}}
+}
+
+// ends remembers a placed object that is known to be gone before the watch says so.
+func (t *table) ends(k key, o *Object) {
+	if o == nil || !o.Placed() {
+		return
+	}
+	if t.ending == nil {
+		t.ending = map[key]*Object{}
+	}
+	t.ending[k] = o
 }
 
 // final has the events of an object's end tell how it was then.
@@ -298,7 +318,7 @@ func final(events []Event, o *Object) []Event {
 // forgetPast makes nothing that was known of the objects count any more, since their cluster went
 // back in time or is another one: what it says next is news. The cluster must be locked.
 func (t *table) forgetPast() {
-	t.version = 0
+	t.version, t.ending = 0, nil
 	for k, r := range t.records {
 		r.version, r.stored, r.gone = 0, 0, false
 		t.records[k] = r
@@ -308,6 +328,7 @@ func (t *table) forgetPast() {
 // removeOthers takes out of the index what a whole list, of a version, did not have. The cluster
 // must be locked.
 func (t *table) removeOthers(listed map[key]bool, version uint64) (events []Event, changes []store.Change) {
+	t.ending = nil // the watch that follows says nothing of what is gone by now
 	for k, r := range t.records {
 		// A write's response may be newer than the list.
 		if listed[k] || version != 0 && r.version > version {

@@ -164,6 +164,12 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		default: // it will be seen with the others
 		}
 	})
+	names := newNamesWriter(mgr.GetClient(), mgr.GetAPIReader(), o.Fleet.Synced, c.clusterNames)
+	o.Fleet.Subscribe(func(change fleet.Change) {
+		if (change.Before == nil) != (change.After == nil) {
+			names.changed()
+		}
+	})
 	o.Fleet.SubscribeFences(c.fencesChanged)
 	copies.Subscribe(c.reservations.observed)
 	copies.Subscribe(c.copyChanged)
@@ -184,6 +190,9 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	}
 	if err := mgr.Add(c.reporter); err != nil {
 		return nil, fmt.Errorf("add the writer of policy status: %w", err)
+	}
+	if err := mgr.Add(names); err != nil {
+		return nil, fmt.Errorf("add the writer of the clusters' names: %w", err)
 	}
 	return c, nil
 }

@@ -56,6 +56,7 @@ type view struct {
 	object  *mirror.Object    // nil: there is none, or it is not known
 	ended   *mirror.Object    // a copy that is gone, as it was in the end; nil: none was seen to go
 	run     *workv1alpha2.Run // what the binding is to say of the work there; nil: nothing
+	contest apply.Contest     // what puts the copy into another state again and again
 
 	// recorded is what is known of a cluster from before this process started; nil: nothing.
 	recorded *workv1alpha2.AggregatedStatusItem
@@ -71,6 +72,7 @@ type subject struct {
 	// condition.
 	deletion, waitReason string
 	edited               bool // this process has seen another version of it
+	isNew                bool // this process has not watched long enough to know that a copy is not contested
 }
 
 // applied says whether a cluster has the manifest as it is to be now.
@@ -111,6 +113,7 @@ func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standin
 	standings := make([]standing, 0, len(views))
 	alone := len(b.Spec.Clusters) == 1
 	for _, v := range views {
+		v.deletedAgain()
 		s := standing{view: v, applied: judgeApplied(b, of, v)}
 		var err error
 		if s.item, err = item(s, binding.Kind(b).GroupKind(), alone); err != nil {
@@ -180,7 +183,12 @@ func compute(
 	if of.version != "" && of.deletion == "" {
 		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits)
 	}
-	for _, c := range []*metav1.Condition{fullyApplied(standings), healthy(standings), hubNodePorts(of, standings), deletionWaits(of)} {
+	if contested(standings) == nil && (!of.isNew || len(standings) == 0) {
+		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionContested)
+	}
+	for _, c := range []*metav1.Condition{
+		fullyApplied(standings), healthy(standings), hubNodePorts(of, standings), deletionWaits(of), contested(standings),
+	} {
 		if c != nil {
 			c.ObservedGeneration = b.Generation
 			set(&status, *c, now)

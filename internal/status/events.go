@@ -36,7 +36,7 @@ func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 			speaks = c.Status == metav1.ConditionFalse
 		case workv1alpha2.ConditionFullyApplied:
 			speaks = c.Status == metav1.ConditionFalse && slices.Contains(failures, c.Reason)
-		case workv1alpha2.ConditionDeletionWaits:
+		case workv1alpha2.ConditionDeletionWaits, workv1alpha2.ConditionContested:
 			speaks = c.Status == metav1.ConditionTrue
 		}
 		if !speaks {

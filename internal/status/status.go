@@ -67,6 +67,7 @@ type applier interface {
 	Result(binding types.UID, cluster string) (apply.Result, bool)
 	Gone(binding types.UID, cluster string) bool
 	Ended(binding types.UID, cluster string) (mirror.Object, bool)
+	Contest(binding types.UID, cluster string) apply.Contest
 	Subscribe(f func(binding types.NamespacedName))
 }
 

@@ -247,10 +247,16 @@ func (f *fleet) deploy(ns, name string, clusters ...string) *workv1alpha2.Resour
 	d := f.template(name)
 	d.Namespace = ns
 	f.must(f.hub.Create(f.t.Context(), d))
+	return f.deployed(d, clusters...)
+}
+
+// deployed creates the binding of a Deployment on the hub.
+func (f *fleet) deployed(d *appsv1.Deployment, clusters ...string) *workv1alpha2.ResourceBinding {
+	f.t.Helper()
 	b := &workv1alpha2.ResourceBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name + "-deployment", Finalizers: []string{workv1alpha2.Finalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name + "-deployment", Finalizers: []string{workv1alpha2.Finalizer}},
 		Spec: workv1alpha2.BindingSpec{
-			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: d.UID, Generation: d.Generation},
+			Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: d.Name, UID: d.UID, Generation: d.Generation},
 			PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"},
 			Replicas:  new(int32(2)),
 		},

@@ -81,6 +81,8 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	if wait := w.placement.DeletionWait(b.UID); o == nil && wait != "" {
 		of.deletion, of.waitReason = cut(wait, maxScheduledMessage), workv1alpha2.ReasonDependenciesBehind
 	}
+	watching := w.watched(b)
+	of.isNew = watching > 0
 	of.edited = w.pacer.see(b.UID, version{binding: b.Generation, template: of.version})
 	marks := runs(b, o, views, func(cluster string) bool { return w.joined(cluster) || w.clusters.left(cluster) }, time.Now())
 	for i := range views {
@@ -111,7 +113,7 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	if len(b.ManagedFields) > 0 {
 		w.slims.Add(binding.Name(b))
 	}
-	return 0, nil
+	return watching, nil
 }
 
 // slim drops the managedFields of a binding when the hub has little else to do: it is the one write of a placement that nobody waits for.
@@ -165,6 +167,7 @@ func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBindi
 	}
 	status := *b.Status.DeepCopy()
 	meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits) // the template is gone
+	meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionContested)
 	c.ObservedGeneration = b.Generation
 	if set(&status, *c, time.Now()); equality.Semantic.DeepEqual(status, b.Status) {
 		return nil
@@ -297,6 +300,7 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 				v.recorded = &workv1alpha2.AggregatedStatusItem{Applied: applied, Health: health}
 			}
 		}
+		v.contest = w.applier.Contest(b.UID, cluster)
 		if o, gone := w.applier.Ended(b.UID, cluster); gone {
 			v.ended = &o
 		}

@@ -615,5 +615,9 @@ const (
 	AnnotationForAddress = "cluster.orrery.dev/for-address"
 )
 
+// NamesAnnotation on the namespace of the clusters' credentials has the names of all clusters, separated by commas: with it the hub's API server warns of policies that
+// name another. It may be a moment behind.
+const NamesAnnotation = "cluster.orrery.dev/names"
+
 // SecretNamespace is where the credentials of clusters are. Others are not read.
 const SecretNamespace = "orrery-cluster" //nolint:gosec // a namespace, no secret

@@ -165,5 +165,6 @@ const (
 	WaitPriorityClass WaitReason = "PriorityClass" // the policy names a PriorityClass that the hub does not have
 	WaitRemoval       WaitReason = "Removal"       // it is deleted, and clusters still have copies
 	WaitFinalizer     WaitReason = "Finalizer"     // it is deleted, and finalizers keep it and its copies
+	WaitContest       WaitReason = "Contest"       // something in a cluster changes the copy each time the hub puts it back
 	WaitApply         WaitReason = "Apply"         // a cluster has not answered yet, or refused
 )

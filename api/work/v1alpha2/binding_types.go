@@ -423,7 +423,7 @@ type BindingStatus struct {
 	// +optional
 	Runs []Run `json:"runs,omitempty"`
 	// conditions: Scheduled, FullyApplied, Healthy; of a Service of type NodePort also HubNodePorts; of a template whose deletion waits also
-	// DeletionWaits.
+	// DeletionWaits; while something in a cluster changes a copy again and again also Contested.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -566,6 +566,9 @@ const (
 	// ConditionDeletionWaits is True while the template is deleted and finalizers keep it, and with it its copies, or while it is deleted with
 	// propagation Orphan and bindings of what follows it do not say yet that it stays. Bindings of other templates do not have it.
 	ConditionDeletionWaits = "DeletionWaits"
+	// ConditionContested is True while something in a cluster changes or deletes a copy each time the hub puts it back. Its message names
+	// the cluster, the object, the fields and their manager. Other bindings do not have it.
+	ConditionContested = "Contested"
 )
 
 // Reasons of the bindings' conditions.
@@ -597,6 +600,9 @@ const (
 	ReasonHubNodePorts       = "HubNodePorts"       //
 	ReasonFinalizersRemain   = "FinalizersRemain"   // the template is deleted and has finalizers
 	ReasonDependenciesBehind = "DependenciesBehind" // the template is deleted with propagation Orphan, and what follows it cannot be kept yet
+	ReasonFieldsChanged      = "FieldsChanged"      // another field manager changes fields of a copy each time the hub puts them back
+	ReasonCopyDeleted        = "CopyDeleted"        // something deletes a copy each time the hub creates it
+	ReasonOtherHub           = "OtherHub"           // another hub of Orrery applies the same object
 	ReasonOwnNodePorts       = "OwnNodePorts"       // a cluster has given other node ports: the hub's were taken, out of its range, or the Service had others before
 )
 

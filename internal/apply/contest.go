@@ -1,0 +1,279 @@
+package apply
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
+)
+
+// A write puts a copy back when its cluster had the same manifest before: somebody changed or deleted the copy since. A copy that is put back again and again is
+// contested: the hub says by whom, and writes less and less often. All of it is decided from what one process remembers. After a restart the first writes are immediate
+// again; status keeps what it says of a contested copy until this process has watched for PutBackMemory.
+
+const (
+	// PutBackMemory is the time for which a write that put a copy back counts. A contested copy of which none counts any more is contested no longer.
+	PutBackMemory = 15 * time.Minute
+	// immediatePutBacks is the number of writes in a row that put a copy back without a pause. The pause before the next is firstPutBackPause, then twice as long each
+	// time, up to longestPutBackPause. It must be shorter than PutBackMemory by so much that a field counts that is put back every other time.
+	immediatePutBacks   = 3
+	firstPutBackPause   = time.Second
+	longestPutBackPause = 5 * time.Minute
+	// contestedAfter is the number of writes in a row that put the same field back, or the copy itself, after which the copy is contested.
+	contestedAfter = 3
+	// maxPutBacks bounds the writes that are remembered of a copy, and maxLosses the fields of each.
+	maxPutBacks = 16
+	maxLosses   = 16
+)
+
+// Contest says what puts a copy into a state other than its manifest's, again and again. The zero value says nothing does.
+type Contest struct {
+	// Reason is a reason of ConditionContested, and Message names the object, the fields and who changes them.
+	Reason, Message string
+}
+
+// loss is something that a copy lost: a field, or itself.
+type loss struct {
+	path    string // of the field, empty for the whole copy
+	manager string // that has the field now; empty: managedFields names none
+	hub     bool   // another hub of Orrery applied the object
+}
+
+// putBack is one write that put a copy back.
+type putBack struct {
+	time   time.Time
+	losses []loss
+}
+
+// putsBack reports whether to write the manifest is to put a copy back: the cluster had the manifest before, and nobody asked for another run of its work.
+func putsBack(w Wanted, k Known) bool {
+	return k.Digest != "" && k.Digest == w.Digest && !w.Work.asked()
+}
+
+// pause is the time until a copy may be put back again.
+func (k *Known) pause() time.Duration { return pauseAfter(k.PutBacks, k.PutBack, k.Now) }
+
+// pauseAfter is the time until something may be put back again that was put back n times in a row, and at what time last.
+func pauseAfter(n int, last, now time.Time) time.Duration {
+	if n < immediatePutBacks || now.Sub(last) > PutBackMemory {
+		return 0
+	}
+	pause := min(firstPutBackPause<<min(n-immediatePutBacks, 16), longestPutBackPause)
+	return max(0, last.Add(pause).Sub(now))
+}
+
+// pace delays the first write of actions that puts a copy back before its time, and all actions after it.
+func pace(actions []Action, w Wanted, k Known) []Action {
+	if !putsBack(w, k) {
+		return actions
+	}
+	i := slices.IndexFunc(actions, func(a Action) bool {
+		switch a.Verb {
+		case Create, Update, Repair, Judge, Begin:
+			return true
+		default:
+			return false
+		}
+	})
+	if wait := k.pause(); i >= 0 && wait > 0 {
+		return append(slices.Clone(actions[:i]), Action{Verb: Retry, After: wait})
+	}
+	return actions
+}
+
+// untilSettled appends a plan for the moment at which a contested copy is contested no longer, if nothing happens until then.
+func untilSettled(actions []Action, k Known) []Action {
+	if !k.Contested {
+		return actions
+	}
+	return append(actions, Action{Verb: Retry, After: max(time.Second, k.PutBack.Add(PutBackMemory).Sub(k.Now)+time.Second)})
+}
+
+// stillCounting returns those of a row of writes, the oldest first, that still count.
+func stillCounting(row []putBack, now time.Time) []putBack {
+	return slices.DeleteFunc(slices.Clone(row), func(p putBack) bool { return now.Sub(p.time) > PutBackMemory })
+}
+
+// contest decides from the writes that count whether a copy is contested, and by whom.
+func contest(object Object, row []putBack, now time.Time) Contest {
+	type lost struct {
+		path string
+		hub  bool
+	}
+	times, last := map[lost]int{}, map[lost]string{}
+	row = stillCounting(row, now)
+	for _, p := range row {
+		for _, l := range p.losses {
+			key := lost{l.path, l.hub}
+			times[key]++
+			last[key] = l.manager
+		}
+	}
+	byManager := map[string][]string{}
+	deleted, hub := false, false
+	for key, n := range times {
+		switch {
+		case n < contestedAfter:
+		case key.hub:
+			hub = true
+		case key.path == "":
+			deleted = true
+		default:
+			byManager[last[key]] = append(byManager[last[key]], key.path)
+		}
+	}
+	switch {
+	case hub:
+		return Contest{workv1alpha2.ReasonOtherHub, fmt.Sprintf("another hub of Orrery applies %s as well", object)}
+	case deleted:
+		return Contest{workv1alpha2.ReasonCopyDeleted, fmt.Sprintf("something in the cluster deletes %s each time the hub creates it", object)}
+	case len(byManager) == 0:
+		return Contest{}
+	}
+	var said []string
+	for manager, paths := range byManager {
+		slices.Sort(paths)
+		who := fmt.Sprintf("%q changes ", manager)
+		if manager == "" {
+			who = "a client that managedFields does not name removes "
+		}
+		said = append(said, who+some(paths))
+	}
+	slices.Sort(said)
+	message := fmt.Sprintf("%s of %s each time the hub puts it back", some(said), object)
+	if slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(byManager))...), func(path string) bool { return path == "spec.replicas" }) {
+		message += " (the label " + workv1alpha2.RetainReplicasLabel + "=true on the template leaves replicas to the cluster)"
+	}
+	return Contest{workv1alpha2.ReasonFieldsChanged, message}
+}
+
+// afterEdit returns those of a row of writes that are about fields of ours, after an apply of another manifest. What is no field of ours any more is not contested.
+func afterEdit(row []putBack, ours fieldSet) []putBack {
+	fields := ours.paths("")
+	var left []putBack
+	for _, p := range row {
+		p.losses = slices.DeleteFunc(slices.Clone(p.losses), func(l loss) bool { return l.path != "" && !fields[l.path] })
+		if len(p.losses) > 0 {
+			left = append(left, p)
+		}
+	}
+	return left
+}
+
+// paths names each field of a set, and what is around it.
+func (s fieldSet) paths(path string) map[string]bool {
+	all := map[string]bool{}
+	for key, value := range s {
+		if key == "." {
+			continue
+		}
+		here := pathOf(path, key)
+		all[here] = true
+		part, _ := value.(map[string]any)
+		for p := range fieldSet(part).paths(here) {
+			all[p] = true
+		}
+	}
+	return all
+}
+
+// isOtherHubs reports whether the marks on an object are those of another hub than the one with the key.
+func isOtherHubs(live *unstructured.Unstructured, binding string, key mark.Key) bool {
+	source := live.GetAnnotations()[workv1alpha2.SourceAnnotation]
+	if source == "" || live.GetLabels()[workv1alpha2.BindingLabel] == binding {
+		return false
+	}
+	if _, err := mark.Parse(source); err != nil {
+		return false
+	}
+	_, err := key.Verify(source)
+	return err != nil
+}
+
+// losses returns the fields that an apply of a manifest put back: an object had them otherwise, and they were not ours any more before it. It also returns who had them.
+func losses(manifest, before, applied *unstructured.Unstructured) []loss {
+	var others []owner
+	for _, entry := range before.GetManagedFields() {
+		if !isOurs(entry) && entry.Manager != workv1alpha2.ReplicasFieldManager {
+			others = append(others, owner{manager: entry.Manager, fields: fieldsIn(entry)})
+		}
+	}
+	version := manifest.GetAPIVersion()
+	c := lossSearch{}
+	c.compare("", manifest.Object, before.Object, ownSet(applied, version), ownSet(before, version), others)
+	slices.SortFunc(c.found, func(a, b loss) int { return strings.Compare(a.path, b.path) })
+	return c.found[:min(len(c.found), maxLosses)]
+}
+
+// owner is a field manager and its fields in a part of an object; whole: it has all of the part.
+type owner struct {
+	manager string
+	fields  fieldSet
+	whole   bool
+}
+
+// lossSearch is one run of losses.
+type lossSearch struct{ found []loss }
+
+// compare looks for losses in a value of a manifest. now are our fields in it after the apply, ours those before it, and others those of whoever else had some.
+func (c *lossSearch) compare(path string, wanted, is any, now, ours fieldSet, others []owner) {
+	switch wanted := wanted.(type) {
+	case map[string]any:
+		fields, _ := is.(map[string]any)
+		for name, value := range wanted {
+			c.part(path, "f:"+name, value, fields[name], now, ours, others)
+		}
+	case []any:
+		elements, _ := is.([]any)
+		for i, value := range wanted {
+			key, element := now.element(value, i), counterpart(wanted, elements, i)
+			switch kind, _, _ := strings.Cut(key, ":"); kind {
+			case "k":
+				element = keyed(elements, key)
+			case "v":
+				if element = nil; slices.ContainsFunc(elements, func(e any) bool { return same(value, e) }) {
+					element = value
+				}
+			}
+			c.part(path, key, value, element, now, ours, others)
+		}
+	}
+}
+
+// part compares a field, or an element of a list, that the sets have under a key.
+func (c *lossSearch) part(path, key string, wanted, is any, now, ours fieldSet, others []owner) {
+	if now[key] == nil {
+		return // it is not ours after the apply either
+	}
+	nowPart, nowWhole := now.at(key)
+	ourPart, ourWhole := ours.at(key)
+	if ourWhole {
+		return
+	}
+	var within []owner
+	for _, o := range others {
+		fields, whole := o.fields.at(key)
+		if o.whole || fields != nil {
+			within = append(within, owner{o.manager, fields, o.whole || whole})
+		}
+	}
+	here := pathOf(path, key)
+	if !nowWhole {
+		c.compare(here, wanted, is, nowPart, ourPart, within)
+		return
+	}
+	if !taken(wanted, is, nil, false) {
+		return
+	}
+	l := loss{path: here}
+	if len(within) > 0 {
+		l.manager = within[0].manager
+	}
+	c.found = append(c.found, l)
+}

@@ -1,0 +1,112 @@
+package apply
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// putBacks counts the writes that put a copy back, and contests how often a copy became contested.
+var (
+	putBacks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_apply_put_backs_total",
+		Help: "Applies of a manifest that the cluster had before, because somebody changed or deleted the copy there since.",
+	}, []string{"cluster"})
+	contests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "orrery_apply_contests_total",
+		Help: "Copies that became contested: they were put back again and again.",
+	}, []string{"cluster"})
+)
+
+func init() { metrics.Registry.MustRegister(putBacks, contests) } //nolint:gochecknoinits // where controller-runtime's own metrics register
+
+// Contest returns what puts the copy of a binding in a cluster into another state again and again, as far as this process has seen; the zero value: nothing.
+func (a *Applier) Contest(binding types.UID, cluster string) Contest {
+	s, _ := a.results.get(binding, cluster)
+	return s.contest
+}
+
+// uncontested takes note that a copy is contested no longer, once the last write that put it back counts no more.
+func (t *task) uncontested(s state, now time.Time) state {
+	if s.acts.PutBacks == 0 || now.Sub(s.acts.PutBack) <= PutBackMemory {
+		return s
+	}
+	t.update(func(s *state) { s.acts.PutBacks, s.row, s.contest = 0, nil, Contest{} })
+	s.acts.PutBacks, s.row, s.contest = 0, nil, Contest{}
+	return s
+}
+
+// prior is what an apply is about to change.
+type prior struct {
+	putsBack bool
+	live     *unstructured.Unstructured // the copy as it is; nil: there is none, or it was not read
+	unread   bool
+}
+
+// prior reads the copy that an apply is about to put back.
+func (t *task) prior(ctx context.Context, force bool) prior {
+	s, _ := t.queue.applier.results.get(t.binding.UID, t.queue.name())
+	b := prior{putsBack: putsBack(t.wanted, s.acts)}
+	if !b.putsBack || !force {
+		return b
+	}
+	live, err := t.queue.client.Get(ctx, t.wanted.Object)
+	switch {
+	case err == nil:
+		b.live = live
+	case !apierrors.IsNotFound(err):
+		b.unread = true
+		t.log(ctx).V(1).Info("cannot read what is about to be put back", "error", err.Error())
+	}
+	return b
+}
+
+// losses returns what a copy had lost before a manifest was applied.
+func (t *task) losses(b prior, sent, applied *unstructured.Unstructured) []loss {
+	switch {
+	case b.unread:
+		return nil
+	case b.live == nil:
+		return []loss{{}}
+	case isOtherHubs(b.live, string(t.binding.UID), t.queue.applier.key()):
+		return []loss{{hub: true}}
+	default:
+		return losses(sent, b.live, applied)
+	}
+}
+
+// wrote takes note of an apply: that it put the copy back, or that it was one of another manifest, which ends what was contested of fields that are not in it.
+func (t *task) wrote(b prior, sent, applied *unstructured.Unstructured) {
+	now, cluster := t.queue.applier.now(), t.queue.name()
+	var lost []loss
+	if b.putsBack {
+		lost = t.losses(b, sent, applied)
+		putBacks.WithLabelValues(cluster).Inc()
+	}
+	began := false
+	t.update(func(s *state) {
+		row := stillCounting(s.row, now)
+		if b.putsBack {
+			if len(row) == 0 {
+				s.acts.PutBacks = 0
+			}
+			row = append(row, putBack{now, lost})
+			row = slices.Clone(row[max(0, len(row)-maxPutBacks):])
+			s.acts.PutBacks, s.acts.PutBack = s.acts.PutBacks+1, now
+		} else if row = afterEdit(row, ownSet(applied, sent.GetAPIVersion())); len(row) == 0 {
+			s.acts.PutBacks = 0
+		}
+		was := s.contest
+		s.row, s.contest = row, contest(t.wanted.Object, row, now)
+		began = was == Contest{} && s.contest != Contest{}
+	})
+	if began {
+		contests.WithLabelValues(cluster).Inc()
+	}
+}

@@ -1,0 +1,70 @@
+package status
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/apply"
+)
+
+// waysOut ends the message of the condition Contested, by its reason.
+var waysOut = map[string]string{
+	workv1alpha2.ReasonFieldsChanged: "leave the field out of the template, or remove it for this cluster by an override policy; or have the other manager leave it alone",
+	workv1alpha2.ReasonCopyDeleted:   "the audit log of the cluster names who deletes it; stop that, or take the cluster out of the policy",
+	workv1alpha2.ReasonOtherHub:      "take the object out of the policy of one of the hubs",
+}
+
+// contestedPace is what the message of the condition Contested says of the pauses.
+const contestedPace = "; the hub waits longer each time, up to 5 minutes; "
+
+// contested is the condition of that name; nil where no copy is contested, as far as this process has seen. Of clusters with several reasons it has the most urgent.
+func contested(standings []standing) *metav1.Condition {
+	rank := []string{workv1alpha2.ReasonOtherHub, workv1alpha2.ReasonCopyDeleted, workv1alpha2.ReasonFieldsChanged}
+	var found []standing
+	for _, s := range standings {
+		if s.placed && s.contest.Reason != "" {
+			found = append(found, s)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(found, func(a, b standing) int {
+		return cmp.Compare(slices.Index(rank, a.contest.Reason), slices.Index(rank, b.contest.Reason))
+	})
+	var said []string
+	for _, s := range found {
+		said = append(said, s.cluster+": "+s.contest.Message)
+	}
+	reason := found[0].contest.Reason
+	return &metav1.Condition{
+		Type: workv1alpha2.ConditionContested, Status: metav1.ConditionTrue, Reason: reason,
+		Message: listing(said, "; ") + contestedPace + waysOut[reason],
+	}
+}
+
+// deletedAgain treats a copy as absent that something in its cluster deletes each time the hub creates it: the status does not follow each round.
+func (v *view) deletedAgain() {
+	if v.contest.Reason != workv1alpha2.ReasonCopyDeleted {
+		return
+	}
+	v.object = nil
+	if v.result != nil {
+		r := *v.result
+		r.Applied, r.Reason, r.Message = false, workv1alpha2.ReasonApplying, v.contest.Message
+		v.result = &r
+	}
+}
+
+// watched is the time until this process has watched long enough to know that no copy of a binding is contested that an earlier one saw; 0: it has, or it need not.
+func (w *writer) watched(b *workv1alpha2.ResourceBinding) time.Duration {
+	if meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionContested) == nil {
+		return 0
+	}
+	return max(0, time.Until(w.started.Add(apply.PutBackMemory)))
+}
