@@ -112,6 +112,7 @@ type lists interface {
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
 	Version(cluster string, gr schema.GroupResource) string
 	Problem(cluster string, gr schema.GroupResource) error
+	Failing(cluster string, gr schema.GroupResource) (since time.Time, problem error)
 }
 
 // templates is the part of template.Cache that the applier needs.
@@ -188,7 +189,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		recorded: a.saySuspicion,
 	}
 	a.runs = newRuns(a.hub, a.reader, a.bindings)
-	a.survey = &survey{applier: a, looked: map[types.UID]leftOut{}}
+	a.survey = &survey{applier: a, now: time.Now, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {
 		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
 		a.fences.SubscribeClusters(a.opened)
