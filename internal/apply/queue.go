@@ -59,6 +59,8 @@ type clusterQueue struct {
 	// creating keeps workers from creating the same namespace at once; those of other namespaces do not wait.
 	creating singleflight.Group
 
+	said sync.Map // why a namespace is not deleted, as an event said it, by its name
+
 	mu      sync.Mutex
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
 	last    traits

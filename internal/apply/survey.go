@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -95,6 +96,8 @@ func (s *survey) done(ctx context.Context) bool {
 		for gr, problem := range r.except {
 			s.applier.log.Info("Removals in other clusters do not wait for a type that a cluster cannot list; copies of the type cannot show that the hub was restored from a backup",
 				"cluster", r.member.Name(), "resource", gr.String(), "problem", problem)
+			s.applier.recorder.Eventf(r.member.Cluster(), nil, corev1.EventTypeWarning, workv1alpha2.ReasonListFails, "Delete",
+				"removals in other clusters do not wait for %s, which the cluster cannot list: %.200s", gr, problem)
 		}
 	}
 	s.finished = true

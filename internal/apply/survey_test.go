@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -82,9 +83,22 @@ func TestAClusterThatCannotListATypeHoldsUpItsOwnRemovalsAlone(t *testing.T) {
 			f.must(f.hub.Delete(t.Context(), one))
 			f.gone(f.hub, one)
 			f.gone(ash, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "one"}})
+			f.eventually("an event names the cluster and the type", func() error {
+				list := &eventsv1.EventList{}
+				f.must(f.hub.List(t.Context(), list))
+				if !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+					return e.Reason == workv1alpha2.ReasonListFails && e.Regarding.Name == "sick" && strings.Contains(e.Note, "configmaps")
+				}) {
+					return fmt.Errorf("%d events, and none does", len(list.Items))
+				}
+				return nil
+			})
 			f.must(f.hub.Delete(t.Context(), both))
 			f.gone(ash, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "both"}})
 			f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(both), both)) // the ill cluster may have a copy
+			if r := f.result(both, "sick", workv1alpha2.ReasonListFails); !strings.Contains(r.Message, "whether a copy is left is not known") {
+				t.Errorf("of the deleted binding in the cluster that cannot list its type it is said %q", r.Message)
+			}
 
 			heal()
 			f.gone(f.hub, both)

@@ -59,6 +59,10 @@ func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.Bindi
 			action = "Schedule"
 		case workv1alpha2.ConditionDeletionWaits:
 			action, kind = "Delete", corev1.EventTypeNormal
+		case workv1alpha2.ConditionFullyApplied:
+			if !b.DeletionTimestamp.IsZero() {
+				action = "Delete"
+			}
 		}
 		of := &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: b.Spec.Resource.APIVersion, Kind: b.Spec.Resource.Kind},
