@@ -155,6 +155,7 @@ type Applier struct {
 	results    *results
 	restore    *restore
 	survey     *survey
+	past       *past
 	runs       *runs
 	finalizing *queue.Queue[types.NamespacedName]
 	synced     []toolscache.InformerSynced
@@ -189,6 +190,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		recorded: a.saySuspicion,
 	}
 	a.runs = newRuns(a.hub, a.reader, a.bindings)
+	a.past = &past{applier: a}
 	a.survey = &survey{applier: a, now: time.Now, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {
 		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
@@ -322,10 +324,14 @@ func (a *Applier) load(ctx context.Context) {
 			a.log.Error(err, "cannot read earlier results: they are unknown until each cluster was looked at")
 			return
 		}
+		a.past.add(r)
 		a.results.load(r.Binding, r.Cluster, state{
 			cluster: r.ClusterUID,
 			acts:    Known{Digest: r.Digest, Fields: r.Fields, Applied: r.Digest != "", Note: noteOf(r)},
 		})
+	}
+	if _, err := a.past.compared(ctx); err != nil {
+		a.log.Error(err, "cannot find out yet whether the hub is older than its records: it is found out before anything is removed")
 	}
 }
 

@@ -54,10 +54,13 @@ func (s *survey) listed(cluster types.UID, gr schema.GroupResource) {
 	}
 }
 
-// done reports whether every cluster that answers was looked at, and shows nothing.
+// done reports whether the records and every cluster that answers were looked at, and show nothing.
 func (s *survey) done(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if compared, err := s.applier.past.compared(ctx); err != nil || !compared {
+		return false
+	}
 	if s.finished {
 		return true
 	}
