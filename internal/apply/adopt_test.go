@@ -22,6 +22,15 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
+// fleetOfOne is a fleet that runs, with the member oak, and a client of oak.
+func fleetOfOne(t *testing.T) (*fleet, client.Client) {
+	t.Helper()
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	return f, f.client(testenv.Config(oakServer))
+}
+
 // adoptable is a namespace of the hub whose policies may adopt what a cluster has in it.
 func (f *fleet) adoptable(c client.Client) string {
 	f.t.Helper()
@@ -125,10 +134,7 @@ var supersets = map[string]struct{ template, more, field string }{
 
 // A claim that requests more than its template has grown in its cluster: it is adopted, and keeps what it requests.
 func TestAGrownClaimIsAdopted(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
+	f, oak := fleetOfOne(t)
 	template := f.manifestOf(f.adoptable(oak), `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: x, namespace: NAMESPACE}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`)
 	was := f.has(oak, f.patched(template, `{spec: {resources: {requests: {storage: 5Gi}}}}`), "kubectl-create")
 	b := f.bind(template, nil, "oak")
@@ -142,10 +148,7 @@ func TestAGrownClaimIsAdopted(t *testing.T) {
 
 // What has one field more than its template is not adopted, and the binding names the field. Where the policy overwrites, it goes. What is equal is adopted.
 func TestAdoptedMeansEqual(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
+	f, oak := fleetOfOne(t)
 	for name, tc := range supersets {
 		t.Run(name, func(t *testing.T) {
 			f.t = t
@@ -205,10 +208,7 @@ func TestAdoptedMeansEqual(t *testing.T) {
 
 // A field manager is only a name: what pods run is not a controller's because an entry of managedFields says so.
 func TestAForgedManagerOwnsNoPods(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
+	f, oak := fleetOfOne(t)
 	ns := f.adoptable(oak)
 	f.level(f.hub, ns, "baseline")
 	template := f.manifestOf(ns, supersets["Deployment"].template)
@@ -230,10 +230,7 @@ func TestAForgedManagerOwnsNoPods(t *testing.T) {
 
 // What is taken out of an adopted template goes in its cluster, and what cannot stand beside what was there before arrives.
 func TestAnAdoptedObjectIsTheTemplate(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
+	f, oak := fleetOfOne(t)
 	for name, manager := range map[string]string{"Applied": "kubectl-client-side-apply", "Created": "kubectl-create"} {
 		t.Run(name, func(t *testing.T) {
 			f.t = t
@@ -426,10 +423,7 @@ func TestAnAutoscalersReplicasStay(t *testing.T) {
 
 // A copy that an earlier version of the hub adopted is not written after an upgrade. The binding says what of it goes, which goes with the next change of the template.
 func TestACopyThatAnEarlierVersionAdopted(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
+	f, oak := fleetOfOne(t)
 	ns := f.adoptable(oak)
 	template := f.manifestOf(ns, `{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: NAMESPACE}, data: {a: "1"}}`)
 	f.has(oak, template, "kubectl-create")
@@ -500,10 +494,7 @@ func TestACopyThatAnEarlierVersionAdopted(t *testing.T) {
 
 // Controllers copy annotations to what they make: marks on what a controller owns are no marks.
 func TestMarksThatAControllerCopied(t *testing.T) {
-	f := newFleet(t)
-	f.start()
-	f.join("oak", testenv.Kubeconfig(oakServer))
-	oak := f.client(testenv.Config(oakServer))
+	f, oak := fleetOfOne(t)
 	ns := f.adoptable(oak)
 	template := f.manifestOf(ns, `{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: x, namespace: NAMESPACE}, spec: {selector: {matchLabels: {app: x}}, template: {`+podTemplate+`}}}`)
 	theirs := template.DeepCopy()

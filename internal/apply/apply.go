@@ -112,6 +112,7 @@ type lists interface {
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
 	Version(cluster string, gr schema.GroupResource) string
 	Problem(cluster string, gr schema.GroupResource) error
+	Failing(cluster string, gr schema.GroupResource) (since time.Time, problem error)
 }
 
 // templates is the part of template.Cache that the applier needs.
@@ -157,6 +158,7 @@ type Applier struct {
 	results    *results
 	restore    *restore
 	survey     *survey
+	past       *past
 	runs       *runs
 	finalizing *queue.Queue[types.NamespacedName]
 	synced     []toolscache.InformerSynced
@@ -194,7 +196,8 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		recorded: a.saySuspicion,
 	}
 	a.runs = newRuns(a.hub, a.reader, a.bindings)
-	a.survey = &survey{applier: a, looked: map[types.UID]leftOut{}}
+	a.past = &past{applier: a}
+	a.survey = &survey{applier: a, now: time.Now, looked: map[types.UID]leftOut{}}
 	if a.spread == SpreadAll {
 		a.everywhere = &everywhere{fences: a.fences, namespaces: sets.New[string]()}
 		a.fences.SubscribeClusters(a.opened)
@@ -327,10 +330,14 @@ func (a *Applier) load(ctx context.Context) {
 			a.log.Error(err, "cannot read earlier results: they are unknown until each cluster was looked at")
 			return
 		}
+		a.past.add(r)
 		a.results.load(r.Binding, r.Cluster, state{
 			cluster: r.ClusterUID,
 			acts:    Known{Digest: r.Digest, Fields: r.Fields, Applied: r.Digest != "", Note: noteOf(r)},
 		})
+	}
+	if _, err := a.past.compared(ctx); err != nil {
+		a.log.Error(err, "cannot find out yet whether the hub is older than its records: it is found out before anything is removed")
 	}
 }
 

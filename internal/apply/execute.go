@@ -104,7 +104,8 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Judge:
 		return t.judge(ctx, a.Copy)
 	case Delete:
-		if err := t.remove(ctx, a.Copy); err != nil {
+		err := t.remove(ctx, a.Copy)
+		if t.unremoved(ctx, err); err != nil {
 			return retry, false, true
 		}
 	case Unmark:
@@ -112,7 +113,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 		if err == nil && t.wanted.leaves() {
 			err = t.queue.unmarkNamespace(ctx, a.Copy.Namespace) // what is preserved must outlive the hub's namespace
 		}
-		if err != nil {
+		if t.unremoved(ctx, err); err != nil {
 			return retry, false, true
 		}
 	}

@@ -241,7 +241,8 @@ type fleet struct {
 	applier  *Applier
 	registry *member.Registry
 	mirror   *mirror.Mirror
-	outdated *outdated // what the applier sees of the mirror
+	outdated *outdated        // what the applier sees of the mirror
+	clock    func() time.Time // of the survey; nil: the time of day
 	stop     func()
 	writes   atomic.Int64                         // to bindings
 	observe  atomic.Pointer[func(cluster string)] // called when a Cluster is reconciled
@@ -353,6 +354,9 @@ func (f *fleet) start() {
 		spread: f.spread, fences: f.fences, now: f.now,
 	})
 	f.must(err)
+	if f.clock != nil {
+		f.applier.survey.now = f.clock
+	}
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	f.stop = sync.OnceFunc(func() {

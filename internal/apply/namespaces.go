@@ -256,7 +256,7 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		}
 	}
 	gone, err := q.deleteNamespace(ctx, name)
-	if err != nil {
+	if q.namespaceWaits(name, err); err != nil {
 		logr.FromContextOrDiscard(ctx).Info("namespace not deleted yet", "namespace", name, "cause", err.Error())
 	}
 	return queue.Next{Backoff: err != nil || !gone}
@@ -411,7 +411,7 @@ func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
 func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pending []string, err error) {
 	apis := q.member.APIs()
 	if unsure := apis.Unsure(inhabits); unsure != "" {
-		return nil, nil, fmt.Errorf("namespace %s: the cluster cannot list all of its types: %s", namespace, unsure)
+		return nil, nil, contentsUnknownError{fmt.Errorf("namespace %s: the cluster cannot list all of its types, because these do not answer: %s", namespace, unsure)}
 	}
 	var found []inhabitant
 	for _, api := range apis.All() {
@@ -423,7 +423,7 @@ func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pe
 			continue // the type has just gone
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, unlisted("namespace "+namespace, api.GroupVersionResource().GroupResource(), err)
 		}
 		for i := range items {
 			found = append(found, inhabitant{api, &items[i], q.ofThisJoin(&items[i])})
@@ -554,7 +554,7 @@ func (q *clusterQueue) instances(ctx context.Context, crd string) (held, pending
 		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, unlisted("definition "+crd, api.GroupVersionResource().GroupResource(), err)
 	}
 	found := make([]inhabitant, 0, len(items))
 	for i := range items {

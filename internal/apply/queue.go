@@ -60,6 +60,8 @@ type clusterQueue struct {
 	creating singleflight.Group
 	labelled labelWrites
 
+	said sync.Map // why a namespace is not deleted, as an event said it, by its name
+
 	mu      sync.Mutex
 	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
 	last    traits

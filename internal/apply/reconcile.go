@@ -69,7 +69,11 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins { // else there is nothing to remove, or to begin
 		known.Surveyed = q.applier.survey.done(ctx)
 	}
-	return t.do(ctx, Plan(t.wanted, seen, known))
+	actions := Plan(t.wanted, seen, known)
+	if len(actions) == 0 && !b.DeletionTimestamp.IsZero() {
+		t.unremoved(ctx, nil) // the copies are known, and on their way
+	}
+	return t.do(ctx, actions)
 }
 
 // wanted is what a binding wants of this cluster, and the template that it is made from.
@@ -293,7 +297,11 @@ func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
 
 // problem is why the cluster cannot list the kind of a binding; empty: it can, or is at it.
 func (q *clusterQueue) problem(b *workv1alpha2.ResourceBinding) string {
-	if api, served := q.api(b); served == presence.Present || api.Resource != "" {
+	api, served := q.api(b)
+	if served == presence.Unknown {
+		return q.member.APIs().Silent(binding.Kind(b).Group)
+	}
+	if api.Resource != "" {
 		if err := q.applier.mirror.Problem(q.name(), api.GroupVersionResource().GroupResource()); err != nil {
 			return err.Error()
 		}

@@ -45,7 +45,18 @@ type restore struct {
 
 	mu        sync.Mutex
 	suspected bool
-	epoch     int64 // how often a restore was confirmed, or is about to be
+	epoch     int64     // how often a restore was confirmed, or is about to be
+	since     time.Time // when what was confirmed last began to be suspected; zero: nothing was
+}
+
+// confirmedSince is the time until which records may be of what the hub lost, as was confirmed; zero: nothing was confirmed.
+func (r *restore) confirmedSince() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.suspected || r.since.IsZero() {
+		return time.Time{}
+	}
+	return r.since.Add(time.Second) // it is written in seconds
 }
 
 // Suspected is true while the hub seems to be restored from a backup and nobody confirmed that.
@@ -82,14 +93,15 @@ func (r *restore) watch(ctx context.Context, informers cache.Informers) (toolsca
 
 // set takes in what the ConfigMap says; nil: there is none.
 func (r *restore) set(c *corev1.ConfigMap) {
-	suspected, epoch := false, int64(0)
+	suspected, epoch, since := false, int64(0), time.Time{}
 	if c != nil {
 		suspected = c.Data[restoreState] == RestoreSuspected
 		epoch, _ = strconv.ParseInt(c.Data[restoreEpoch], 10, 64) // 0: somebody else's
+		since, _ = time.Parse(time.RFC3339, c.Data[restoreSince]) // zero: as well
 	}
 	r.mu.Lock()
 	news := suspected != r.suspected
-	r.suspected, r.epoch = suspected, epoch
+	r.suspected, r.epoch, r.since = suspected, epoch, since
 	r.mu.Unlock()
 	switch {
 	case !news:

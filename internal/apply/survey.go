@@ -3,7 +3,9 @@ package apply
 import (
 	"context"
 	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -17,15 +19,20 @@ import (
 // survey looks, before this process removes anything, at the copies in every cluster: a copy in
 // another cluster than the one of the removal may show that the hub was restored from a backup.
 // A removal waits for what is being listed. A removal does not wait for a cluster that is known not to
-// answer, nor for a type that a cluster cannot list: one ill cluster must not hold up the removals
-// in all others. Both are looked at once they can be read.
+// answer, nor for a type that a cluster has failed to list for failurePatience: one ill cluster must not
+// hold up the removals in all others. Both are looked at once they can be read.
 type survey struct {
 	applier *Applier
+	now     func() time.Time
 
 	mu       sync.Mutex
 	finished bool
 	looked   map[types.UID]leftOut // by the UID of the Cluster
 }
+
+// failurePatience is how long the lists of a type have to fail until removals in other clusters do not wait for the type. It is
+// as long as the mirror waits for a list that does not answer: an API server that starts refuses lists for a moment.
+const failurePatience = 10 * time.Second
 
 // leftOut are the types that a look at a cluster left out, with the error of the list.
 type leftOut map[schema.GroupResource]string
@@ -47,10 +54,13 @@ func (s *survey) listed(cluster types.UID, gr schema.GroupResource) {
 	}
 }
 
-// done reports whether every cluster that answers was looked at, and shows nothing.
+// done reports whether the records and every cluster that answers were looked at, and show nothing.
 func (s *survey) done(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if compared, err := s.applier.past.compared(ctx); err != nil || !compared {
+		return false
+	}
 	if s.finished {
 		return true
 	}
@@ -89,6 +99,8 @@ func (s *survey) done(ctx context.Context) bool {
 		for gr, problem := range r.except {
 			s.applier.log.Info("Removals in other clusters do not wait for a type that a cluster cannot list; copies of the type cannot show that the hub was restored from a backup",
 				"cluster", r.member.Name(), "resource", gr.String(), "problem", problem)
+			s.applier.recorder.Eventf(r.member.Cluster(), nil, corev1.EventTypeWarning, workv1alpha2.ReasonListFails, "Delete",
+				"removals in other clusters do not wait for %s, which the cluster cannot list: %.200s", gr, problem)
 		}
 	}
 	s.finished = true
@@ -116,8 +128,8 @@ func (s *survey) ready(m *member.Member) (except leftOut, ready, lost bool) {
 		if served != presence.Present || !api.Readable() || !api.HoldsCopies() || a.mirror.Synced(m.Name(), gr) {
 			continue
 		}
-		problem := a.mirror.Problem(m.Name(), gr)
-		if problem == nil {
+		since, problem := a.mirror.Failing(m.Name(), gr)
+		if problem == nil || s.now().Sub(since) < failurePatience {
 			a.log.V(1).Info("removals wait for a list", "cluster", m.Name(), "kind", gvk.String())
 			return nil, false, false
 		}

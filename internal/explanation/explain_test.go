@@ -56,7 +56,7 @@ func someFacts() facts {
 			Verdicts: []records.Verdict{{Reason: "Unreachable", Message: "it does not answer", Clusters: []string{"ash"}}},
 		},
 		results: map[string]fleetv1alpha1.PlacementResult{"elm": applied, "oak": applied}, recorded: true,
-		copies: []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
+		copies: []string{"elm", "oak"}, keeping: []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
 	}
 }
 
@@ -89,6 +89,17 @@ func TestExplain(t *testing.T) {
 			f.binding.Status.Conditions = []metav1.Condition{{Type: workv1alpha2.ConditionScheduled, Reason: workv1alpha2.ReasonNoClusterFits, Message: "no cluster fits; all left"}}
 		}, fleetv1alpha1.PlacementNowhere, true, "all left", []string{"Room []"}},
 		"Removed": {func(f *facts) { f.binding.DeletionTimestamp = new(metav1.Now()) }, fleetv1alpha1.PlacementWaiting, false, "is being removed", []string{"Removal [elm oak]"}},
+		"RemovedAndKept": {func(f *facts) {
+			f.binding.DeletionTimestamp = new(metav1.Now())
+			f.results["oak"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonListFails, Message: "the cluster cannot list it", Current: true}
+		}, fleetv1alpha1.PlacementWaiting, false, "is being removed", []string{"Removal [elm]", "Removal [oak]"}},
+		"RemovedAndAway": {func(f *facts) {
+			f.binding.DeletionTimestamp, f.away = new(metav1.Now()), []string{"elm"}
+		}, fleetv1alpha1.PlacementWaiting, false, "is being removed", []string{"Removal [oak]", "Removal [elm]"}},
+		"Gone": {func(f *facts) {
+			f.gone, f.claims, f.copies, f.keeping = true, placement.Claims{}, nil, []string{"oak"}
+			f.binding.DeletionTimestamp = new(metav1.Now())
+		}, fleetv1alpha1.PlacementWaiting, false, "it is gone from the hub, and its copies are being removed", []string{"Removal [oak]"}},
 		"DeletionWaits": {func(f *facts) {
 			f.object.SetDeletionTimestamp(new(metav1.Now()))
 			f.object.SetFinalizers([]string{"example.com/cleanup"})
@@ -178,7 +189,7 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 		}
 		f.binding.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: some()}}
 		f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: some()}}
-		f.waiting, f.copies = []string{some()}, []string{some()}
+		f.waiting, f.copies, f.keeping = []string{some()}, []string{some()}, []string{some(), some()}
 		f.contests = map[string]string{some(): "it is changed"}
 		f.overrides = []fleetv1alpha1.ExplainedPolicy{{Kind: "OverridePolicy", Name: "v", Clusters: []string{some(), some()}}}
 		f.results = map[string]fleetv1alpha1.PlacementResult{some(): {Message: "it was refused"}, some(): {Reason: workv1alpha2.ReasonClusterUnreachable, Message: "gone"}}

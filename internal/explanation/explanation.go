@@ -70,7 +70,9 @@ type subject struct {
 	object   *unstructured.Unstructured
 	resource schema.GroupVersionResource
 	binding  *workv1alpha2.ResourceBinding // nil: there is none
-	sees     func(cluster string) bool
+	// gone is true when the object is not on the hub any more: it is as its binding names it.
+	gone bool
+	sees func(cluster string) bool
 	// reads says whether the caller may see what is in a cluster, beside that there is one.
 	reads func(cluster string) bool
 }
@@ -128,7 +130,11 @@ func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string
 	if state != presence.Present {
 		o = &unstructured.Unstructured{}
 		o.SetGroupVersionKind(mapping.GroupVersionKind)
-		if err := e.know.Hub.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: r.name}, o); err != nil {
+		err := e.know.Hub.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: r.name}, o)
+		switch {
+		case apierrors.IsNotFound(err) && s.binding != nil:
+			s.gone, o = true, bound(s.binding)
+		case err != nil:
 			return nil, fmt.Errorf("read %s: %w", k, err)
 		}
 	}
@@ -136,6 +142,18 @@ func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string
 	what.Namespace, what.Name = "", ""
 	s.sees, s.reads, err = e.sight(ctx, may, what, r.namespace)
 	return s, err
+}
+
+// bound is the object of a binding, as far as the binding says what it was.
+func bound(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
+	of, o := b.Spec.Resource, &unstructured.Unstructured{}
+	o.SetAPIVersion(of.APIVersion)
+	o.SetKind(of.Kind)
+	o.SetNamespace(b.Namespace)
+	o.SetName(of.Name)
+	o.SetUID(of.UID)
+	o.SetGeneration(of.Generation)
+	return o
 }
 
 // mapping finds a kind that is named by itself, or by its resource.

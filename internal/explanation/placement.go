@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
@@ -39,6 +42,8 @@ type facts struct {
 	waiting   []string          // clusters whose copies wait for others, though no eviction task says so
 	copies    []string          // clusters that have copies
 	contests  map[string]string // who changes the copy again and again, by cluster
+	keeping   []string          // clusters that may have copies of what is being removed
+	away      []string          // those of them that do not answer
 	overrides []fleetv1alpha1.ExplainedPolicy
 	missing   []string // override policies without which nothing is written
 	follows   []fleetv1alpha1.ExplainedObject
@@ -66,7 +71,9 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	}
 	f.claims, f.known = e.know.Placement.Claims(o, b)
 	f.known = f.known && e.know.Fleet.Synced()
-	if len(f.claims.Order) == 0 {
+	if s.gone {
+		f.claims = placement.Claims{} // nothing claims what is not there
+	} else if len(f.claims.Order) == 0 {
 		policies, err := e.listable(ctx, may, o.GetNamespace())
 		if err != nil {
 			return f, err
@@ -76,7 +83,11 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 			f.near = policy.Near(policies, o)
 		}
 	}
-	selecting, missing := e.know.Applier.Selecting(o, b)
+	var selecting []*render.Override
+	var missing []types.NamespacedName
+	if !s.gone {
+		selecting, missing = e.know.Applier.Selecting(o, b)
+	}
 	for _, name := range missing {
 		f.missing = append(f.missing, kindOfOverride(name.Namespace)+" "+strings.TrimPrefix(name.String(), "/"))
 	}
@@ -91,7 +102,7 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	if ctx.Err() != nil {
 		return f, ctx.Err()
 	}
-	if f.unread = err; len(last) > 0 {
+	if f.unread = err; len(last) > 0 && !s.gone {
 		f.decision = &last[0]
 	}
 	if f.results, f.recorded = e.results(ctx, s); ctx.Err() != nil {
@@ -103,6 +114,16 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 		if !slices.Contains(f.copies, c.Cluster) {
 			f.copies = append(f.copies, c.Cluster)
 		}
+	}
+	if !b.DeletionTimestamp.IsZero() {
+		f.keeping = slices.Sorted(maps.Keys(binding.Clusters(b).Union(sets.New(f.copies...))))
+		f.keeping = slices.DeleteFunc(f.keeping, func(cluster string) bool {
+			m, joined := e.know.Registry.Member(cluster)
+			if joined && m.Lost() {
+				f.away = append(f.away, cluster)
+			}
+			return e.know.Applier.Gone(b.UID, cluster) || !joined && !slices.Contains(f.copies, cluster)
+		})
 	}
 	f.follows, err = e.follows(ctx, may, b)
 	return f, err
@@ -163,7 +184,10 @@ func overridePolicy(v *render.Override) fleetv1alpha1.ExplainedPolicy {
 func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, bool) {
 	recorded, err := e.know.Records.Results(ctx, s.binding.UID)
 	results := map[string]fleetv1alpha1.PlacementResult{}
-	version := template.Version(s.object)
+	version := ""
+	if !s.gone {
+		version = template.Version(s.object)
+	}
 	for _, r := range recorded {
 		results[r.Cluster] = fleetv1alpha1.PlacementResult{
 			Applied: r.Applied, Reason: r.Reason, Message: r.Message, Time: new(metav1.NewMicroTime(r.Time)),
@@ -415,6 +439,12 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 		return
 	case b == nil:
 		e.State, e.Message = fleetv1alpha1.PlacementWaiting, named(*e.Policy)+" claims it; "+e.Waits[0].Message
+		return
+	case f.gone && !b.DeletionTimestamp.IsZero():
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "it is gone from the hub, and its copies are being removed"
+		return
+	case f.gone:
+		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "it is gone from the hub, and its placement is removed in a moment"
 		return
 	case b.Spec.Resource.UID != "" && b.Spec.Resource.UID != f.object.GetUID():
 		e.State, e.Message = fleetv1alpha1.PlacementWaiting, "what is placed is an earlier object of its name, which goes first"

@@ -64,6 +64,9 @@ func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1al
 		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("spec.replicas: %d is less than 0", *spec.Replicas))
 	case spec.Of != "":
 		s, err := e.subject(ctx, may, "spec.of", spec.Of)
+		if err == nil && s.gone {
+			err = apierrors.NewNotFound(s.resource.GroupResource(), s.object.GetName())
+		}
 		if err != nil {
 			return nil, nil, err
 		}

@@ -33,7 +33,7 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 		add(fleetv1alpha1.WaitDecision, "where it belongs is decided in a moment")
 	case b == nil:
 	case !b.DeletionTimestamp.IsZero():
-		add(fleetv1alpha1.WaitRemoval, "copies are there still"+propagation(b), seen.clusters(f.copies)...)
+		f.waitsRemoval(add, seen)
 	default:
 		if len(placement.DeletionWaitsFor(f.object)) > 0 {
 			add(fleetv1alpha1.WaitFinalizer, placement.DeletionWaits(f.object))
@@ -63,6 +63,26 @@ func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...str
 	for _, cluster := range slices.Sorted(maps.Keys(f.contests)) {
 		if seen.cluster(cluster) {
 			add(fleetv1alpha1.WaitContest, f.contests[cluster], cluster)
+		}
+	}
+}
+
+// waitsRemoval says which clusters may have copies of what is being removed, and why: those together of which the same is said.
+func (f *facts) waitsRemoval(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
+	still := "copies are there still" + propagation(f.binding)
+	clusters := map[string][]string{still: nil}
+	for _, cluster := range seen.clusters(f.keeping) {
+		message := still
+		if slices.Contains(f.away, cluster) {
+			message = "the cluster does not answer: its copies go when it answers again, or are given up when it is unjoined"
+		} else if r, known := f.results[cluster]; known && r.Current && !r.Applied && r.Message != "" {
+			message = r.Message
+		}
+		clusters[message] = append(clusters[message], cluster)
+	}
+	for _, message := range slices.Sorted(maps.Keys(clusters)) {
+		if len(clusters[message]) > 0 || len(clusters) == 1 {
+			add(fleetv1alpha1.WaitRemoval, message, clusters[message]...)
 		}
 	}
 }

@@ -307,6 +307,7 @@ func TestExplanations(t *testing.T) {
 	})
 
 	t.Run("Works", func(t *testing.T) { w.works(t, inMember, policy, shop, of) })
+	t.Run("Gone", func(t *testing.T) { w.gone(t, inMember, shop) })
 	t.Run("Moves", func(t *testing.T) { w.placementMoves(t, shop, store, policy) })
 	t.Run("Reviews", func(t *testing.T) { w.placementReviews(t, shop, store, of) })
 	t.Run("Access", func(t *testing.T) {

@@ -41,10 +41,10 @@ func (a API) GroupVersionResource() schema.GroupVersionResource {
 // Readable says whether the hub may read any of it.
 func (a API) Readable() bool { return a.Within == nil || len(a.Within) > 0 }
 
-// HoldsCopies reports whether copies of the type can be in the cluster: the hub places only what
-// it can list, watch and delete there.
+// HoldsCopies reports whether copies of the type can be in the cluster: the hub makes a copy only after it has listed and
+// watched the type there. The verb delete says nothing: the hub does not ask for it before it makes a copy.
 func (a API) HoldsCopies() bool {
-	return slices.Contains(a.Verbs, "list") && slices.Contains(a.Verbs, "watch") && slices.Contains(a.Verbs, "delete")
+	return slices.Contains(a.Verbs, "list") && slices.Contains(a.Verbs, "watch")
 }
 
 // APIs is a snapshot of what a cluster serves. The zero value knows nothing.
@@ -157,6 +157,20 @@ func (a *APIs) Unsure(of func(API) bool) string {
 		}
 	}
 	return strings.Join(names, ", ")
+}
+
+// Silent says which versions of a group do not answer; empty: all do, or that is not known.
+func (a *APIs) Silent(group string) string {
+	var names []string
+	for _, gv := range a.stale {
+		if gv.Group == group {
+			names = append(names, gv.String())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "these do not answer: " + strings.Join(names, ", ")
 }
 
 // unanswered names what does not answer.

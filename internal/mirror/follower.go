@@ -98,7 +98,7 @@ func (f *follower) run() {
 		if !errors.Is(err, errInterrupted) {
 			t.cluster.mu.Lock()
 			news := !t.synced && (err == nil) != (t.problem == nil)
-			t.problem = err
+			t.attempted(err, 0)
 			if news && resourceOf(t.api) == quotas { // it may be known now that they are not to be read
 				t.cluster.measured()
 			}

@@ -32,6 +32,7 @@ type table struct {
 	interrupt context.CancelFunc // ends what the follower is about
 	stale     bool               // it is to be listed again, whatever the watch brought
 	problem   error              // why it is not listed
+	failing   time.Time          // when the first list failed, of those that have failed in a row; zero: the last did not
 	synced    bool
 	version   uint64 // everything up to this resource version was observed; 0: nothing yet
 	records   map[key]record
@@ -364,7 +365,7 @@ func (t *table) late() {
 	t.cluster.mu.Lock()
 	news := !t.synced && t.problem == nil
 	if news {
-		t.problem = errSlowList
+		t.attempted(errSlowList, slowList)
 	}
 	t.cluster.mu.Unlock()
 	if news {

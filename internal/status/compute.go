@@ -30,8 +30,7 @@ const (
 	maxItemMessage      = 1024 // the schema's limit of appliedMessage
 	maxScheduledMessage = 1024 // it speaks of clusters that were not chosen
 	maxConditionMessage = 512
-	maxNamed            = 5   // clusters that a message speaks of
-	problemLength       = 160 // of what a cluster says of a type that it cannot list
+	maxNamed            = 5 // clusters that a message speaks of
 )
 
 // contact says what is known of a cluster's answering.
@@ -52,7 +51,6 @@ type view struct {
 	contact contact
 	result  *apply.Result     // nil: not known
 	listed  bool              // the mirror knows every object of the type
-	problem string            // why it does not: the cluster cannot list the type; empty: it is being listed, or that is not asked
 	object  *mirror.Object    // nil: there is none, or it is not known
 	ended   *mirror.Object    // a copy that is gone, as it was in the end; nil: none was seen to go
 	run     *workv1alpha2.Run // what the binding is to say of the work there; nil: nothing
@@ -428,44 +426,6 @@ func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 	default:
 		return &metav1.Condition{Type: workv1alpha2.ConditionHubNodePorts, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonHubNodePorts}
 	}
-}
-
-// ill is what is said behind the name of a cluster that cannot list the type of a copy.
-func ill(problem string) string {
-	if problem == "" {
-		return ""
-	}
-	return " (it cannot list the type, so whether a copy is left is not known: " + cut(problem, problemLength) + ")"
-}
-
-// removal says which clusters keep a deleted binding from going, why, and the way out; nil: it
-// is about to go, or not known.
-func removal(views []view) *metav1.Condition {
-	var away, busy []string
-	for _, v := range views {
-		switch v.contact {
-		case lost:
-			away = append(away, v.cluster)
-		case answers:
-			busy = append(busy, v.cluster+ill(v.problem))
-		case unsure:
-		}
-	}
-	slices.Sort(away)
-	slices.Sort(busy)
-	c := &metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionFalse}
-	switch {
-	case len(away) > 0:
-		c.Reason = workv1alpha2.ReasonClusterUnreachable
-		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " +
-			listing(away, ", ")
-	case len(busy) > 0:
-		c.Reason = workv1alpha2.ReasonRemoving
-		c.Message = "deleted; its copies are not gone yet from " + listing(busy, ", ")
-	default:
-		return nil
-	}
-	return c
 }
 
 // reported is what the template's own status is made from; not ok: too little is known to

@@ -515,6 +515,11 @@ func TestNews(t *testing.T) {
 }
 
 func TestRemoval(t *testing.T) {
+	kept := func(generation int64, reason, message string) view {
+		return view{cluster: "b", contact: answers, result: &apply.Result{Generation: generation, Reason: reason, Message: message}}
+	}
+	refused := kept(2, workv1alpha2.ReasonRejected, "no")
+	refused.cluster = "c"
 	for name, tc := range map[string]struct {
 		views        []view
 		reason, says string
@@ -522,11 +527,14 @@ func TestRemoval(t *testing.T) {
 		"Everywhere":  {nil, "", ""},
 		"NotKnownYet": {[]view{{cluster: "a"}}, "", ""},
 		"Busy":        {[]view{{cluster: "b", contact: answers}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonRemoving, "a, b"},
-		"CannotList":  {[]view{{cluster: "b", contact: answers, problem: "500"}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonRemoving, "a, b (it cannot list the type, so whether a copy is left is not known: 500)"},
+		"CannotList":  {[]view{kept(2, workv1alpha2.ReasonListFails, "no"), {cluster: "a", contact: answers}}, workv1alpha2.ReasonListFails, "a, b (no)"},
+		"Refused":     {[]view{kept(2, workv1alpha2.ReasonListFails, "unknown"), refused}, workv1alpha2.ReasonRejected, "b (unknown), c (no)"},
+		"OfBefore":    {[]view{kept(1, workv1alpha2.ReasonConflict, "no")}, workv1alpha2.ReasonRemoving, " b"},
+		"GoesOn":      {[]view{kept(2, workv1alpha2.ReasonRemoving, "")}, workv1alpha2.ReasonRemoving, " b"},
 		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := removal(tc.views)
+			got := removal(2, tc.views)
 			if got == nil {
 				got = &metav1.Condition{}
 			}

@@ -61,6 +61,10 @@ func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.Bindi
 			if action = "Delete"; c.Reason == workv1alpha2.ReasonFinalizersRemain {
 				kind = corev1.EventTypeNormal
 			}
+		case workv1alpha2.ConditionFullyApplied:
+			if !b.DeletionTimestamp.IsZero() {
+				action = "Delete"
+			}
 		}
 		of := &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: b.Spec.Resource.APIVersion, Kind: b.Spec.Resource.Kind},

@@ -75,7 +75,6 @@ type applier interface {
 type observer interface {
 	Placed(binding types.UID) []mirror.Object
 	Synced(cluster string, gr schema.GroupResource) bool
-	Problem(cluster string, gr schema.GroupResource) error
 	Subscribe(f func(mirror.Event))
 }
 

@@ -161,7 +161,7 @@ func subjectOf(o *unstructured.Unstructured) subject {
 
 // writeRemoval says of a deleted binding what it waits for.
 func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBinding, views []view) error {
-	c := removal(views)
+	c := removal(b.Generation, views)
 	if c == nil {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 		v := view{
 			cluster: cluster, placed: placed[cluster], leaving: !placed[cluster] && leaving[cluster],
 			contact: w.contact(m, cluster), object: found[cluster], recorded: recorded[cluster],
-			listed: listed[cluster], problem: w.problem(cluster, binding.Kind(b)),
+			listed: listed[cluster],
 		}
 		if joined {
 			v.id = m.ID()
@@ -330,22 +330,6 @@ func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	default:
 		return false
 	}
-}
-
-// problem is why a cluster that answers cannot list a kind; empty: it can, or is at it.
-func (w *writer) problem(cluster string, gvk schema.GroupVersionKind) string {
-	m, joined := w.registry.Member(cluster)
-	if !joined || !m.Reachable() {
-		return ""
-	}
-	api, served := m.APIs().Kind(gvk)
-	if served != presence.Present {
-		return ""
-	}
-	if err := w.mirror.Problem(cluster, api.GroupVersionResource().GroupResource()); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // joined is true of a cluster that is a member.

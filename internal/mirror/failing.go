@@ -1,0 +1,36 @@
+package mirror
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Failing returns why a type of a cluster is not Synced, as Problem does, and since when no list of the type has succeeded while
+// the cluster answered. An API server that starts refuses some lists for a moment.
+func (m *Mirror) Failing(cluster string, gr schema.GroupResource) (since time.Time, problem error) {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	if t == nil || t.synced || t.problem == nil {
+		return time.Time{}, nil
+	}
+	since = t.failing
+	if since.IsZero() { // the problem is one of an earlier watch, and the type is about to be listed
+		since = time.Now()
+	}
+	if answers := t.cluster.since; answers.After(since) {
+		since = answers
+	}
+	return since, t.problem
+}
+
+// attempted takes note of how an attempt to follow the type ended that ran for a time. The cluster must be locked.
+func (t *table) attempted(problem error, ran time.Duration) {
+	t.problem = problem
+	switch {
+	case problem == nil || t.synced:
+		t.failing = time.Time{}
+	case t.failing.IsZero():
+		t.failing = time.Now().Add(-ran)
+	}
+}
