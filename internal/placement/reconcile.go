@@ -270,7 +270,8 @@ func (c *Controller) write(
 	updated.Spec = want
 	setOwner(updated, b.Spec.Owned)
 	controllerutil.AddFinalizer(updated, workv1alpha2.Finalizer)
-	patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
+	before := binding.DropManagedFields(b, updated)
+	patch := client.MergeFromWithOptions(binding.Object(before), client.MergeFromWithOptimisticLock{})
 	if err := c.client.Patch(ctx, binding.Object(updated), patch); err != nil {
 		return nil, fmt.Errorf("update binding of %s: %w", k, err)
 	}

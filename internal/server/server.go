@@ -32,7 +32,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
@@ -243,9 +242,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      hub.NewInformer,
 			ByObject: map[client.Object]cache.ByObject{
-				&lifecyclev1alpha1.Operation{}:         {Transform: provision.Trim},
-				&workv1alpha2.ResourceBinding{}:        {Transform: binding.Trim},
-				&workv1alpha2.ClusterResourceBinding{}: {Transform: binding.Trim},
+				&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim},
 				// The one ConfigMap that the server follows.
 				&corev1.ConfigMap{}: {
 					Namespaces: map[string]cache.Config{clusterv1alpha1.SecretNamespace: {}},
