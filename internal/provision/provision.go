@@ -87,6 +87,7 @@ type Provisioner struct {
 
 	binding     sync.Mutex
 	storedBound bool // guarded by binding
+	bound       reconciler.Attempt
 
 	mu sync.Mutex
 	// settled has, by name, the clusters whose hosts are known to be as the spec says.
@@ -183,6 +184,9 @@ func matters() predicate.Predicate {
 	}}
 }
 
+// Prepared returns a channel that is closed once the provisioner has written what a start writes on the hub, or has failed to once.
+func (p *Provisioner) Prepared() <-chan struct{} { return p.bound.Ended() }
+
 // Start implements manager.Runnable: it ends when ctx has and the runs have recorded where they are.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
@@ -191,6 +195,7 @@ func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.bindStored(ctx); err != nil && ctx.Err() == nil {
 		ctrl.LoggerFrom(ctx).Error(err, "bind the credentials of hosts; the next run tries again")
 	}
+	p.bound.End()
 	p.lookAtCertificates(ctx)
 	p.runs.wait()
 	return nil

@@ -290,6 +290,9 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return ctx.Err()
 		}
+		if err := rooms.prepare(ctx); err != nil {
+			return err
+		}
 		log.Info("Started", append(h.StartTimes(), "wireSeconds", wired.Sub(installed).Seconds(), "cachesSeconds", time.Since(wired).Seconds())...)
 		return ready(h)
 	})
@@ -391,6 +394,20 @@ type rooms struct {
 	fleet    *fleetapi.Server
 	public   *listener.Listener
 	console  *console.Console
+	prepared []<-chan struct{} // by each part that writes on the hub whenever it starts
+}
+
+// prepare waits until the parts have written what a start writes on the hub: a server that is ready and has nothing to do writes
+// nothing. A part that fails to write goes on trying, and holds nothing up.
+func (r *rooms) prepare(ctx context.Context) error {
+	for _, done := range r.prepared {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // wire builds the two flows: intent out (template, placement, apply) and observation
@@ -551,7 +568,10 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)
 	}
-	return &rooms{registry: registry, fleet: server, public: public, console: page}, nil
+	return &rooms{
+		registry: registry, fleet: server, public: public, console: page,
+		prepared: []<-chan struct{}{agents.Prepared(), registry.Prepared(), builder.Prepared(), applier.Prepared()},
+	}, nil
 }
 
 // addressed are the names of the clusters that have an address and are not being deleted, in order.
