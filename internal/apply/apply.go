@@ -38,6 +38,7 @@ import (
 	"orrery.dev/orrery/internal/podsecurity"
 	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/queue"
+	"orrery.dev/orrery/internal/reconciler"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/render"
 	"orrery.dev/orrery/internal/template"
@@ -157,6 +158,7 @@ type Applier struct {
 	everywhere *everywhere // nil: no namespace is
 	results    *results
 	restore    *restore
+	keyed      reconciler.Attempt // to have a key of marks
 	survey     *survey
 	past       *past
 	runs       *runs
@@ -287,16 +289,22 @@ func (a *Applier) Refused(binding types.UID, cluster string) int64 {
 // Subscribe calls f after a result of a binding changed. f must not block.
 func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.results.subscribe(f) }
 
+// Prepared returns a channel that is closed once the applier has written what a start writes on the hub, or has failed to once.
+func (a *Applier) Prepared() <-chan struct{} { return a.keyed.Ended() }
+
 // start opens a queue for every member once everything that a manifest depends on is known, and
 // returns when ctx has ended and the queues are empty.
 func (a *Applier) start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, a.log)
-	if !toolscache.WaitForCacheSync(ctx.Done(), a.synced...) {
-		return nil // ctx has ended
-	}
 	marks, err := ensureKey(ctx, a.hub, a.reader)
-	if err != nil {
+	a.keyed.End()
+	switch {
+	case ctx.Err() != nil:
+		return nil //nolint:nilerr // the server stops
+	case err != nil:
 		return fmt.Errorf("start the applier: %w", err)
+	case !toolscache.WaitForCacheSync(ctx.Done(), a.synced...):
+		return nil // ctx has ended
 	}
 	a.load(ctx)
 	a.runs.started()

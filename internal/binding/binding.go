@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -46,6 +47,16 @@ func Kind(b *workv1alpha2.ResourceBinding) schema.GroupVersionKind {
 // namespace.
 func Name(b *workv1alpha2.ResourceBinding) types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+}
+
+// DropManagedFields has a patch from before, which it returns, to updated empty the binding's managedFields. The API server does
+// not fill them again. It ignores them in a write of the status and of a binding that is created, so they are dropped only by
+// patches that are sent anyway: see docs/design/0024-hub-writes.md.
+func DropManagedFields(b, updated *workv1alpha2.ResourceBinding) (before *workv1alpha2.ResourceBinding) {
+	copied := *b
+	copied.ManagedFields = nil
+	updated.ManagedFields = []metav1.ManagedFieldsEntry{{}}
+	return &copied
 }
 
 // Object is a binding as the kind that it is on the hub. It shares b's memory.

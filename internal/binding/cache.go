@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -45,14 +44,6 @@ func NewCache(ctx context.Context, informers cache.Informers) (*Cache, error) {
 		c.synced = append(c.synced, synced)
 	}
 	return c, nil
-}
-
-// Trim is the transform of the informers of bindings: of managedFields it keeps one empty entry, which tells that there are some.
-func Trim(o any) (any, error) {
-	if b, ok := o.(client.Object); ok && len(b.GetManagedFields()) > 0 {
-		b.SetManagedFields([]metav1.ManagedFieldsEntry{{}})
-	}
-	return o, nil
 }
 
 func newCache() *Cache {

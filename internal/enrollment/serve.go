@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/reconciler"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
@@ -65,7 +66,11 @@ type Enrollment struct {
 	limits  *limits
 	keeper  atomic.Pointer[keeper] // nil until there is one
 	queue   workqueue.TypedDelayingInterface[string]
+	ensured reconciler.Attempt
 }
+
+// Prepared returns a channel that is closed once the enrollment has written what a start writes on the hub, or has failed to once.
+func (e *Enrollment) Prepared() <-chan struct{} { return e.ensured.Ended() }
 
 // everybody in the queue is all clusters, and the authority.
 const everybody = ""
@@ -214,7 +219,9 @@ func (e *Enrollment) look(ctx context.Context, cluster string) bool {
 		e.gateway.Recheck(ctx, cluster)
 		return ctx.Err() == nil
 	}
-	if err := e.ensure(ctx); err != nil {
+	err := e.ensure(ctx)
+	e.ensured.End()
+	if err != nil {
 		e.log.Info("Agents cannot be vouched for; trying again", "cause", err.Error())
 		return false
 	}

@@ -123,6 +123,7 @@ func bound(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) error {
 func (r *Registry) bindStoredOnStart(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := r.bindStored(ctx)
+		r.bound.End()
 		if err != nil && ctx.Err() == nil {
 			ctrl.Log.WithName("member").Info("credentials are not bound yet; trying again", "error", err.Error())
 		}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/reconciler"
 )
 
 // Options of the registry. The zero value is good but for HubID.
@@ -155,7 +156,11 @@ type Registry struct {
 
 	storing     sync.Mutex
 	storedBound bool // what an earlier version stored is bound to its clusters
+	bound       reconciler.Attempt
 }
+
+// Prepared returns a channel that is closed once the registry has written what a start writes on the hub, or has failed to once.
+func (r *Registry) Prepared() <-chan struct{} { return r.bound.Ended() }
 
 // Member returns the cluster of that name.
 func (r *Registry) Member(name string) (*Member, bool) {

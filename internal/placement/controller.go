@@ -102,6 +102,7 @@ type Controller struct {
 	waitPatience time.Duration
 
 	decisions    *decisions
+	intended     *intended
 	needs        *needs
 	reservations *reservations
 	peers        *peers
@@ -133,7 +134,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	c := &Controller{
 		client: mgr.GetClient(), templates: o.Templates, fleet: o.Fleet, copies: copies, hub: o.Hub, policies: index, bindings: o.Bindings,
 		reporter: newReporter(mgr.GetClient(), mgr.GetEventRecorder("orrery"), index, o.Templates, o.Bindings), records: o.Records, overrides: o.Overrides,
-		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
+		settling: 10 * time.Second, capacityRetry: capacityLook, waitPatience: waitPatience, waits: newOrphanWaits(), decisions: newDecisions(), intended: newIntended(), needs: newNeeds(), fleetChanged: make(chan struct{}, 1),
 		reservations: newReservations(o.Fleet, copies, o.Refused), peers: newPeers(), classes: newClasses(), turns: newTurns(),
 	}
 	c.rounds = newRounds(c.enqueue)
@@ -417,10 +418,15 @@ func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
 
 // Knows is true when the last decision on a binding, made by this process, is what the
 // binding says at that generation, and when it knew the Cluster with that name and UID:
-// then what it does not name there is not wanted there.
+// then what it does not name there is not wanted there. That the hub has stored the binding is enough:
+// the answer to the write may be on its way.
 func (c *Controller) Knows(binding types.UID, generation int64, cluster string, clusterUID types.UID) bool {
 	made, ok := c.decisions.of(binding)
-	return ok && made.outcome.Generation == generation && made.identities.Has(cluster, clusterUID)
+	if ok && made.outcome.Generation == generation && made.identities.Has(cluster, clusterUID) {
+		return true
+	}
+	b, ok := c.bindings.ByUID(binding)
+	return ok && b.Generation == generation && c.intended.knows(b, cluster, clusterUID)
 }
 
 // Subscribe calls f after every change of what Outcome or Knows says. f must not block. A binding without a

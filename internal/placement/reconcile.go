@@ -81,7 +81,8 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, nil
 	}
 	c.noteDeletion(d.Spec, b, o)
-	written, err := c.write(ctx, k, b, *d.Spec)
+	written, end, err := c.write(ctx, k, b, *d.Spec, snapshot.Identities())
+	defer end()
 	c.waits.wrote(k, err)
 	if err != nil {
 		undo()
@@ -247,10 +248,10 @@ func (c *Controller) young() bool {
 }
 
 // write makes the binding's spec what it shall be, in at most one write, and returns the
-// binding as it then is.
+// binding as it then is. end is to be called when the decision, which knew identities, is remembered or dropped.
 func (c *Controller) write(
-	ctx context.Context, k binding.Template, b *workv1alpha2.ResourceBinding, want workv1alpha2.BindingSpec,
-) (*workv1alpha2.ResourceBinding, error) {
+	ctx context.Context, k binding.Template, b *workv1alpha2.ResourceBinding, want workv1alpha2.BindingSpec, identities *fleet.Identities,
+) (written *workv1alpha2.ResourceBinding, end func(), err error) {
 	if b == nil {
 		created := &workv1alpha2.ResourceBinding{
 			ObjectMeta: metav1.ObjectMeta{
@@ -259,23 +260,26 @@ func (c *Controller) write(
 			Spec: want,
 		}
 		setOwner(created, false)
+		end = c.intended.begin(k, created.Spec.DeepCopy(), identities)
 		if err := c.client.Create(ctx, binding.Object(created)); err != nil {
-			return nil, fmt.Errorf("create binding of %s: %w", k, err)
+			return nil, end, fmt.Errorf("create binding of %s: %w", k, err)
 		}
-		return created, nil
+		return created, end, nil
 	}
 	if equality.Semantic.DeepEqual(b.Spec, want) && slices.Contains(b.Finalizers, workv1alpha2.Finalizer) {
-		return b, nil
+		return b, func() {}, nil
 	}
 	updated := b.DeepCopy()
 	updated.Spec = want
 	setOwner(updated, b.Spec.Owned)
 	controllerutil.AddFinalizer(updated, workv1alpha2.Finalizer)
-	patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
+	end = c.intended.begin(k, updated.Spec.DeepCopy(), identities)
+	before := binding.DropManagedFields(b, updated)
+	patch := client.MergeFromWithOptions(binding.Object(before), client.MergeFromWithOptimisticLock{})
 	if err := c.client.Patch(ctx, binding.Object(updated), patch); err != nil {
-		return nil, fmt.Errorf("update binding of %s: %w", k, err)
+		return nil, end, fmt.Errorf("update binding of %s: %w", k, err)
 	}
-	return updated, nil
+	return updated, end, nil
 }
 
 // delete starts the deletion of a binding, and of no other of the same name.

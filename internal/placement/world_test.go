@@ -521,6 +521,8 @@ type recorder struct {
 	mu     sync.Mutex
 	writes []string
 	next   http.RoundTripper
+	// answered, if it is set, is called with each write that the hub has done, before the controller has the answer.
+	answered func(*http.Request)
 }
 
 func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -537,6 +539,12 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		i := slices.Index(r.writes, write)
 		r.writes = slices.Delete(r.writes, i, i+1)
 		r.mu.Unlock()
+	}
+	r.mu.Lock()
+	answered := r.answered
+	r.mu.Unlock()
+	if answered != nil && err == nil && resp.StatusCode < http.StatusMultipleChoices {
+		answered(req)
 	}
 	return resp, err
 }

@@ -89,6 +89,7 @@ type Provisioner struct {
 
 	binding     sync.Mutex
 	storedBound bool // guarded by binding
+	bound       reconciler.Attempt
 
 	mu sync.Mutex
 	// settled has, by name, the clusters whose hosts match the spec.
@@ -186,6 +187,10 @@ func matters() predicate.Predicate {
 	}}
 }
 
+// Prepared returns a channel that is closed once the provisioner has written what a start writes on
+// the hub, or has failed to once.
+func (p *Provisioner) Prepared() <-chan struct{} { return p.bound.Ended() }
+
 // Start implements manager.Runnable. It returns when ctx has ended and all runs have recorded their
 // progress.
 func (p *Provisioner) Start(ctx context.Context) error {
@@ -195,6 +200,7 @@ func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.bindStored(ctx); err != nil && ctx.Err() == nil {
 		ctrl.LoggerFrom(ctx).Error(err, "bind the credentials of hosts; the next run tries again")
 	}
+	p.bound.End()
 	p.lookAtCertificates(ctx)
 	p.runs.wait()
 	return nil

@@ -57,7 +57,9 @@ func serve(dir string) error {
 	defer stop()
 	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
 	o := server.Options{Hub: hub.Options{DataDir: dir, Kubeconfig: os.Getenv(kubeconfig), Lease: leaseTimes()}}
-	return server.Run(ctx, o, log, func(*hub.Hub) error { return os.WriteFile(filepath.Join(dir, "ready"), nil, 0o600) })
+	return server.Run(ctx, o, log, func(*hub.Hub) error {
+		return os.WriteFile(filepath.Join(dir, "ready"), []byte(time.Now().Format(time.RFC3339Nano)), 0o600)
+	})
 }
 
 // leaseTimes are those of the servers of a test: the defaults under Soak, and short ones without it.
@@ -71,9 +73,10 @@ func leaseTimes() hub.LeaseTimes {
 // replica is one of the servers of a hub, each of which reaches it by a recorder of its own.
 type replica struct {
 	*testenv.Recorder
-	dir, log string
-	cmd      *exec.Cmd
-	exited   chan struct{}
+	dir, log, kubeconfig string
+
+	cmd    *exec.Cmd
+	exited chan struct{}
 }
 
 func startReplica(t *testing.T, target *rest.Config) *replica {
@@ -82,23 +85,11 @@ func startReplica(t *testing.T, target *rest.Config) *replica {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{Recorder: recorder, dir: t.TempDir(), log: filepath.Join(t.TempDir(), "log"), exited: make(chan struct{})}
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(file, recorder.Kubeconfig(), 0o600); err != nil {
+	r := &replica{Recorder: recorder, dir: t.TempDir(), log: filepath.Join(t.TempDir(), "log"), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	if err := os.WriteFile(r.kubeconfig, recorder.Kubeconfig(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(r.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	r.cmd = exec.Command(os.Args[0])
-	r.cmd.Env = append(os.Environ(), serverDir+"="+r.dir, kubeconfig+"="+file)
-	r.cmd.Stdout, r.cmd.Stderr = log, log
-	if err := r.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = r.cmd.Wait(); close(r.exited) }()
+	r.start(t)
 	t.Cleanup(func() {
 		_ = r.cmd.Process.Signal(syscall.SIGCONT)
 		_ = r.cmd.Process.Kill()
@@ -109,6 +100,27 @@ func startReplica(t *testing.T, target *rest.Config) *replica {
 		}
 	})
 	return r
+}
+
+// start starts the server, for the first time or again.
+func (r *replica) start(t *testing.T) {
+	t.Helper()
+	log, err := os.OpenFile(r.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := os.Remove(filepath.Join(r.dir, "ready")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	cmd, exited := exec.Command(os.Args[0]), make(chan struct{})
+	cmd.Env = append(os.Environ(), serverDir+"="+r.dir, kubeconfig+"="+r.kubeconfig)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait(); close(exited) }()
+	r.cmd, r.exited = cmd, exited
 }
 
 func (r *replica) text(t *testing.T) string {

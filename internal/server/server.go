@@ -32,7 +32,6 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/access"
 	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
@@ -243,9 +242,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 			DefaultTransform: cache.TransformStripManagedFields(),
 			NewInformer:      hub.NewInformer,
 			ByObject: map[client.Object]cache.ByObject{
-				&lifecyclev1alpha1.Operation{}:         {Transform: provision.Trim},
-				&workv1alpha2.ResourceBinding{}:        {Transform: binding.Trim},
-				&workv1alpha2.ClusterResourceBinding{}: {Transform: binding.Trim},
+				&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim},
 				// The one ConfigMap that the server follows.
 				&corev1.ConfigMap{}: {
 					Namespaces: map[string]cache.Config{clusterv1alpha1.SecretNamespace: {}},
@@ -292,6 +289,9 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	g.Go(func() error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return ctx.Err()
+		}
+		if err := rooms.prepare(ctx); err != nil {
+			return err
 		}
 		log.Info("Started", append(h.StartTimes(), "wireSeconds", wired.Sub(installed).Seconds(), "cachesSeconds", time.Since(wired).Seconds())...)
 		return ready(h)
@@ -394,6 +394,20 @@ type rooms struct {
 	fleet    *fleetapi.Server
 	public   *listener.Listener
 	console  *console.Console
+	prepared []<-chan struct{} // by each part that writes on the hub whenever it starts
+}
+
+// prepare waits until the parts have written what a start writes on the hub: a server that is ready and has nothing to do writes
+// nothing. A part that fails to write goes on trying, and holds nothing up.
+func (r *rooms) prepare(ctx context.Context) error {
+	for _, done := range r.prepared {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // wire builds the two flows: intent out (template, placement, apply) and observation
@@ -554,7 +568,10 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	if err != nil {
 		return nil, fmt.Errorf("create fleet API server: %w", err)
 	}
-	return &rooms{registry: registry, fleet: server, public: public, console: page}, nil
+	return &rooms{
+		registry: registry, fleet: server, public: public, console: page,
+		prepared: []<-chan struct{}{agents.Prepared(), registry.Prepared(), builder.Prepared(), applier.Prepared()},
+	}, nil
 }
 
 // addressed are the names of the clusters that have an address and are not being deleted, in order.

@@ -373,13 +373,6 @@ func (f *fleet) refusedWork(oak client.Client) {
 	b := f.job(ns, "refused", nil, "oak")
 	f.run(b, "oak", inPhase(workv1alpha2.RunRefused))
 	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonRejected)
-	f.eventually("the binding has no managedFields", func() error {
-		f.must(f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b))
-		if len(b.ManagedFields) > 0 {
-			return errors.New("it has")
-		}
-		return nil
-	})
 	version := b.ResourceVersion
 	f.restart(false)
 	f.eventually("it is refused again", func() error {

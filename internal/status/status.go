@@ -7,10 +7,8 @@ package status
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,11 +44,6 @@ type Options struct {
 const (
 	// workers is how many bindings are written at once.
 	workers = 8
-	// writesBudget is how many statuses per second leave the hub time for what nobody waits for: as many writes of that kind are done in
-	// their place. It is looked for anew after slimLook, until half of a second's is left.
-	writesBudget = 20
-	slimsBelow   = writesBudget / 2
-	slimLook     = 250 * time.Millisecond
 	// firstRetry and lastRetry bound the time until a failed write is tried again.
 	firstRetry, lastRetry = 500 * time.Millisecond, 2 * time.Minute
 )
@@ -102,8 +95,6 @@ type writer struct {
 	bindings  *binding.Cache
 	recorded  func(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool)
 	queue     *queue.Queue[types.NamespacedName]
-	slims     *queue.Queue[types.NamespacedName]
-	budget    *rate.Limiter // of writes per second, of which slims take what the others leave
 	pacer     *pacer
 	clusters  *clusters
 	started   time.Time
@@ -122,8 +113,6 @@ func Add(mgr ctrl.Manager, o Options) error {
 func (w *writer) add(mgr ctrl.Manager) error {
 	w.pacer = newPacer()
 	w.queue = queue.New(workers, firstRetry, lastRetry, w.do)
-	w.slims = queue.New(1, firstRetry, lastRetry, w.slim)
-	w.budget = rate.NewLimiter(writesBudget, writesBudget)
 	w.subscribe()
 	var err error
 	ctx := context.Background() // the manager has not started: nothing is waited for
@@ -141,10 +130,7 @@ func (w *writer) start(ctx context.Context) error {
 		return nil // ctx has ended
 	}
 	w.started = time.Now()
-	var slims sync.WaitGroup
-	slims.Go(func() { w.slims.Run(ctx) })
 	w.queue.Run(ctx)
-	slims.Wait()
 	return nil
 }
 

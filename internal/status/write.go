@@ -29,11 +29,6 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// dropManagedFields empties an object's managedFields; the API server does not fill them
-// again. They would be half of a binding, and its status has no other writer. A write of the status cannot do that, too: a subresource
-// does not take them.
-var dropManagedFields = client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`))
-
 // do brings the status of a binding and of its template up to date.
 func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	b, ok := w.bindings.Get(name)
@@ -110,32 +105,7 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 			return 0, err
 		}
 	}
-	if len(b.ManagedFields) > 0 {
-		w.slims.Add(binding.Name(b))
-	}
 	return watching, nil
-}
-
-// slim drops the managedFields of a binding when the hub has little else to do: it is the one write of a placement that nobody waits for.
-func (w *writer) slim(ctx context.Context, name types.NamespacedName) queue.Next {
-	for w.budget.Tokens() < slimsBelow {
-		select {
-		case <-ctx.Done():
-			return queue.Next{}
-		case <-time.After(slimLook):
-		}
-	}
-	b, ok := w.bindings.Get(name)
-	if !ok || len(b.ManagedFields) == 0 || !b.DeletionTimestamp.IsZero() {
-		return queue.Next{}
-	}
-	w.budget.Allow()
-	err := w.hub.Patch(ctx, binding.Object(b.DeepCopy()), dropManagedFields)
-	if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-		logr.FromContextOrDiscard(ctx).WithName("status").Error(err, "drop managedFields of a binding", "binding", name.String())
-		return queue.Next{Backoff: true}
-	}
-	return queue.Next{}
 }
 
 // template is the binding's template; nil where it is not known, or is another object.
@@ -181,7 +151,6 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if err := w.hub.Status().Update(ctx, binding.Object(updated)); err != nil {
 		return fmt.Errorf("update status: %w", err)
 	}
-	w.budget.Allow()
 	w.pacer.wrote(b.UID)
 	w.tell(b, status)
 	logr.FromContextOrDiscard(ctx).V(1).Info("wrote status")

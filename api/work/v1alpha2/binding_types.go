@@ -28,9 +28,11 @@ type ResourceBinding struct {
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
 	// spec is the placement.
+	// +structType=atomic
 	// +required
 	Spec BindingSpec `json:"spec"`
 	// status is what became of it.
+	// +structType=atomic
 	// +optional
 	Status BindingStatus `json:"status,omitzero"`
 }
@@ -54,9 +56,11 @@ type ClusterResourceBinding struct {
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
 	// spec is the placement.
+	// +structType=atomic
 	// +required
 	Spec BindingSpec `json:"spec"`
 	// status is what became of it.
+	// +structType=atomic
 	// +optional
 	Status BindingStatus `json:"status,omitzero"`
 }

@@ -1,0 +1,33 @@
+package reconciler
+
+import "sync"
+
+// Attempt is something that a process does once after its start. The zero value is one that has not ended.
+type Attempt struct {
+	mu    sync.Mutex
+	ended chan struct{}
+	over  bool
+}
+
+// End says that the attempt has ended, whether or not it succeeded. Further calls do nothing.
+func (a *Attempt) End() {
+	ended := a.channel()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.over {
+		a.over = true
+		close(ended)
+	}
+}
+
+// Ended returns a channel that is closed once the attempt has ended.
+func (a *Attempt) Ended() <-chan struct{} { return a.channel() }
+
+func (a *Attempt) channel() chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended == nil {
+		a.ended = make(chan struct{})
+	}
+	return a.ended
+}

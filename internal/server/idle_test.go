@@ -1,0 +1,241 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// everywhere is a namespace with a policy that places pairs.
+func everywhere(ns string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: policy.orrery.dev/v1alpha1
+kind: PropagationPolicy
+metadata: {name: everything, namespace: %[1]s}
+spec:
+  resourceSelectors: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: apps/v1, kind: Deployment}]
+  placement: {}
+`, ns)
+}
+
+// pair is a Deployment with its ConfigMap.
+func pair(ns, name string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: %[1]s, namespace: %[2]s}
+data: {value: one}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      containers: [{name: web, image: nginx, envFrom: [{configMapRef: {name: %[1]s}}]}]
+`, name, ns)
+}
+
+// readyAt is when the server said that it was ready.
+func (r *replica) readyAt(t *testing.T) time.Time {
+	t.Helper()
+	r.ready(t)
+	var at time.Time
+	testenv.Eventually(t, "the time of the ready file", testenv.Patience, func() error {
+		text, err := os.ReadFile(filepath.Join(r.dir, "ready"))
+		if err != nil {
+			return err
+		}
+		at, err = time.Parse(time.RFC3339Nano, string(text))
+		return err
+	})
+	return at
+}
+
+// other are the writes that changed something and are none of those that a test expects, as text.
+func other(writes []testenv.Write, expected func(testenv.Write) bool) []string {
+	var out []string
+	for _, w := range writes {
+		// The Lease is how two servers are kept apart; it is renewed all the time.
+		if w.Changed() && w.Resource != "leases" && !expected(w) {
+			out = append(out, w.String())
+		}
+	}
+	return out
+}
+
+// TestWritesOfAServer names each write of a server to its hub: none after it said that it is ready but for what changes; of a
+// Deployment the binding, its status and the Deployment's own, of a ConfigMap the binding and its status; and by a restart none.
+func TestWritesOfAServer(t *testing.T) {
+	target, ns := external(t), "writes-"+rand.String(8)
+	api, err := testenv.NewAPI(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hubClient, err := client.New(target, client.Options{Scheme: hub.Scheme()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	oak, err := testenv.NewMember(t.TempDir(), "oak", testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = oak.Close() })
+	inOak, err := kubernetes.NewForConfig(testenv.Config(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// settled waits until a pair is placed, runs, and its statuses say so.
+	settled := func(name string) {
+		t.Helper()
+		testenv.Eventually(t, name+" is settled", testenv.Patience, func() error {
+			d, err := inOak.AppsV1().Deployments(ns).Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if d.Status.ObservedGeneration != d.Generation {
+				d.Status = appsv1.DeploymentStatus{
+					ObservedGeneration: d.Generation, Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2,
+				}
+				if _, err := inOak.AppsV1().Deployments(ns).UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+					return err
+				}
+			}
+			for _, kind := range []string{"configmap", "deployment"} {
+				b := &workv1alpha2.ResourceBinding{}
+				if err := hubClient.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name + "-" + kind}, b); err != nil {
+					return err
+				}
+				for _, c := range []string{workv1alpha2.ConditionFullyApplied, workv1alpha2.ConditionHealthy} {
+					if !meta.IsStatusConditionTrue(b.Status.Conditions, c) {
+						return fmt.Errorf("%s is not %s: %v", b.Name, c, b.Status.Conditions)
+					}
+				}
+			}
+			template := &appsv1.Deployment{}
+			if err := hubClient.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name}, template); err != nil {
+				return err
+			}
+			if template.Status.ReadyReplicas != 2 {
+				return errors.New("the Deployment on the hub is not ready")
+			}
+			return nil
+		})
+	}
+
+	// events are those of the hub, each with the name of what it is about.
+	events := func() map[string]string {
+		t.Helper()
+		var list eventsv1.EventList
+		if err := hubClient.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		about := map[string]string{}
+		for _, e := range list.Items {
+			about[e.Name] = fmt.Sprintf("%s %s: %s %s", e.Regarding.Kind, e.Regarding.Name, e.Reason, e.Note)
+		}
+		return about
+	}
+
+	// The first start. Events say what happened, and follow what is joined and placed.
+	server := startReplica(t, target)
+	ready := server.readyAt(t)
+	system := api.Object(t, "v1", "Namespace", "", "kube-system")
+	if _, err := member.Join(t.Context(), hubClient, member.JoinOptions{Name: "oak", Kubeconfig: oak.Kubeconfig(), HubID: string(system.GetUID())}); err != nil {
+		t.Fatal(err)
+	}
+	api.Apply(t, everywhere(ns))
+	api.Apply(t, pair(ns, "first"))
+	settled("first")
+	late := slices.DeleteFunc(server.Writes(0), func(w testenv.Write) bool { return w.Time.Before(ready) })
+	unexpected := other(late, func(w testenv.Write) bool {
+		return w.Namespace == ns || w.Resource == "clusters" || w.Resource == "events"
+	})
+	if len(unexpected) > 0 {
+		t.Errorf("writes after the server was ready that nothing asked for:\n%s", strings.Join(unexpected, "\n"))
+	}
+
+	// What a pair costs. How often a status is written depends on how far apart the answers of clusters come, so kinds of writes are
+	// held here, and the benchmark counts.
+	const count = 20
+	mark := server.Mark()
+	for i := range count {
+		api.Apply(t, pair(ns, fmt.Sprintf("web-%d", i)))
+	}
+	for i := range count {
+		settled(fmt.Sprintf("web-%d", i))
+	}
+	kinds := map[string]bool{}
+	for _, w := range server.Writes(mark) {
+		_, of, _ := strings.Cut(w.Name, "-") // web-1-deployment
+		_, of, _ = strings.Cut(of, "-")
+		// A policy counts what it places, once a second at most, and a cluster may still be listed.
+		if w.Changed() && !slices.Contains([]string{"leases", "events", "clusters", "propagationpolicies"}, w.Resource) {
+			kinds[strings.TrimSpace(fmt.Sprintf("%s %s/%s %s", w.Verb, w.Resource, w.Subresource, of))] = true
+		}
+	}
+	want := map[string]bool{
+		"create resourcebindings/ configmap": true, "update resourcebindings/status configmap": true,
+		"create resourcebindings/ deployment": true, "update resourcebindings/status deployment": true, "patch deployments/status": true,
+	}
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("kinds of writes (-want +got):\n%s", diff)
+	}
+
+	// A restart. What it would write, it has written when another pair is settled.
+	server.signal(t, syscall.SIGTERM)
+	if code := server.end(t); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	mark = server.Mark()
+	inMember, told := oak.Mark(), events()
+	server.start(t)
+	ready = server.readyAt(t)
+	api.Apply(t, pair(ns, "last"))
+	settled("last")
+	ofLast := func(w testenv.Write) bool {
+		// Events are created as protobuf, which the recorder does not read: see below.
+		return w.Name == "last" || strings.HasPrefix(w.Name, "last-") || w.Resource == "propagationpolicies" || w.Resource == "events" && w.Verb == "create"
+	}
+	// Before it is ready the server applies its own definitions, which changes nothing.
+	unexpected = other(server.Writes(mark), func(w testenv.Write) bool { return ofLast(w) || w.Verb == "apply" && w.Time.Before(ready) })
+	if len(unexpected) > 0 {
+		t.Errorf("the restart wrote to the hub:\n%s", strings.Join(unexpected, "\n"))
+	}
+	for name, about := range events() {
+		if _, before := told[name]; !before && !strings.Contains(about, " last") {
+			t.Errorf("the restart made an event about %s", about)
+		}
+	}
+	if unexpected = other(oak.Writes(inMember), ofLast); len(unexpected) > 0 {
+		t.Errorf("the restart wrote to a member:\n%s", strings.Join(unexpected, "\n"))
+	}
+}
