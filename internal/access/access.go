@@ -1,12 +1,12 @@
-// Package access says which namespaces of the hub may use which clusters: it is the fence
-// between tenants and clusters that ClusterAccesses make. It is pure. Whoever places objects of
-// a namespace, or shows what is in it, asks a Set, which is the same for all of them. Roles say in which
-// namespaces a user may do something.
+// Package access computes which namespaces of the hub may use which clusters, from ClusterAccesses:
+// the fence between tenants and clusters. It is pure. Code that places objects of a namespace, or
+// shows them, uses a Set. Roles computes in which namespaces a user may perform an action.
 //
-// ClusterAccesses that select a namespace add up: it may use the clusters that any of them
-// selects, and tolerate the taints of these that the same one grants. A namespace that none
-// selects may use what the server's Default says. What cannot be read opens nothing: a
-// ClusterAccess whose namespaceSelector is wrong selects every namespace and lets none in.
+// The ClusterAccesses that select a namespace add up. The namespace may use the clusters that any
+// of them selects. It may tolerate a taint of such a cluster if the same ClusterAccess grants that.
+// A namespace that no ClusterAccess selects may use what the server's Default says. An invalid
+// ClusterAccess grants nothing: with an invalid namespaceSelector it selects every namespace, and
+// admits none.
 package access
 
 import (
@@ -26,8 +26,8 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Default says which clusters a namespace may use that no ClusterAccess selects. It is the
-// value of a flag; the zero value is All.
+// Default says which clusters a namespace may use that no ClusterAccess selects. It is the value of
+// a flag; the zero value means All.
 type Default string
 
 // The defaults.
@@ -50,15 +50,14 @@ func (d *Default) Set(value string) error {
 // Type implements pflag.Value.
 func (*Default) Type() string { return "all|none" }
 
-// grant is a ClusterAccess that was read once, to be compared with many namespaces and
-// clusters.
+// grant is a ClusterAccess, compiled once for many namespaces and clusters.
 type grant struct {
 	name        string
 	spec        policyv1alpha1.ClusterAccessSpec
 	namespaces  labels.Selector
 	clusters    *policy.Affinity // nil: none
 	tolerations []corev1.Toleration
-	wrong       error // what of it cannot be read
+	wrong       error // the invalid part
 }
 
 func compile(a *policyv1alpha1.ClusterAccess) *grant {
@@ -79,16 +78,16 @@ func (g *grant) selects(c *scheduler.Cluster) bool {
 	return g.clusters != nil && g.clusters.Selects(c.Name, c.Labels, c.Provider, c.Region, c.Zones)
 }
 
-// Fence is what a namespace may use. Namespaces that the same ClusterAccesses select share one.
-// It does not change.
+// Fence is what a namespace may use. Namespaces that the same ClusterAccesses select share one
+// Fence. It is immutable.
 type Fence struct {
-	grants  []*grant // by name
-	unknown bool     // the namespace is not known
+	grants  []*grant // sorted by name
+	unknown bool     // the namespace is unknown
 }
 
 var _ scheduler.Fence = &Fence{}
 
-// Allows implements scheduler.Fence. Without a fence every cluster is allowed.
+// Allows implements scheduler.Fence. A nil Fence allows every cluster.
 func (f *Fence) Allows(c *scheduler.Cluster) bool {
 	if f == nil {
 		return true
@@ -101,8 +100,8 @@ func (f *Fence) Allows(c *scheduler.Cluster) bool {
 	return false
 }
 
-// Tolerates implements scheduler.Fence: a taint of a cluster may be tolerated if a ClusterAccess
-// that lets the namespace in grants that.
+// Tolerates implements scheduler.Fence. A taint may be tolerated if a ClusterAccess that selects
+// the namespace and the cluster grants that.
 func (f *Fence) Tolerates(c *scheduler.Cluster, t *corev1.Taint) bool {
 	if f == nil {
 		return true
@@ -117,10 +116,10 @@ func (f *Fence) Tolerates(c *scheduler.Cluster, t *corev1.Taint) bool {
 	return false
 }
 
-// Known is false for a namespace of which nothing is known yet: no cluster is allowed to it.
+// Known reports whether the namespace is known. An unknown namespace may use no cluster.
 func (f *Fence) Known() bool { return f == nil || !f.unknown }
 
-// Closed implements scheduler.Fence.
+// Closed implements scheduler.Fence. The Fence must not be nil.
 func (f *Fence) Closed() string {
 	for _, g := range f.grants {
 		if g.wrong != nil {
@@ -137,12 +136,12 @@ func (f *Fence) Closed() string {
 	}
 }
 
-// Ungranted implements scheduler.Fence.
+// Ungranted implements scheduler.Fence. The Fence must not be nil.
 func (f *Fence) Ungranted() string {
 	return f.names() + " does not grant that in clusterTolerations"
 }
 
-// mostNamed bounds the ClusterAccesses that a message names.
+// mostNamed is the number of ClusterAccesses that a message names at most.
 const mostNamed = 3
 
 func (f *Fence) names() string {
@@ -156,17 +155,17 @@ func (f *Fence) names() string {
 	return "ClusterAccess " + strings.Join(names, ", ")
 }
 
-// Set says which namespaces may use which clusters. It does not change. Without a Set (nil)
-// there are no fences.
+// Set holds which namespaces may use which clusters. It is immutable. A nil Set has no fences.
 type Set struct {
-	fences map[string]*Fence // by namespace; nil: every cluster
-	others *Fence            // of namespaces that are not known
+	fences map[string]*Fence // by namespace; a nil Fence allows every cluster
+	others *Fence            // for unknown namespaces
 }
 
-// Unknown is the Set while nothing is known: no namespace may use any cluster.
+// Unknown returns the Set before the ClusterAccesses are listed: no namespace may use any cluster.
 func Unknown() *Set { return &Set{others: &Fence{unknown: true}} }
 
-// Fence of a namespace; nil when it may use every cluster. What has no namespace has no fence.
+// Fence returns the fence of a namespace; nil if it may use every cluster. Cluster-scoped objects
+// ("") have no fence.
 func (s *Set) Fence(namespace string) *Fence {
 	if s == nil || namespace == "" {
 		return nil
@@ -177,22 +176,22 @@ func (s *Set) Fence(namespace string) *Fence {
 	return s.others
 }
 
-// Allowed says whether a namespace may use a cluster.
+// Allowed reports whether a namespace may use a cluster.
 func (s *Set) Allowed(namespace string, c *scheduler.Cluster) bool {
 	return s.Fence(namespace).Allows(c)
 }
 
-// Rules are what Sets are made of: the ClusterAccesses and the labels of the namespaces, as they
-// come and go. They must not be used by two at once.
+// Rules collects ClusterAccesses and the labels of namespaces, and makes Sets of them. It is not
+// safe for concurrent use.
 type Rules struct {
 	byDefault  *Fence
-	grants     []*grant // by name
+	grants     []*grant // sorted by name
 	namespaces map[string]labels.Set
 	fences     map[string]*Fence // by namespace
 	shared     map[string]*Fence // by the names of the grants
 }
 
-// NewRules returns rules without any ClusterAccess.
+// NewRules returns Rules without any ClusterAccess.
 func NewRules(byDefault Default) *Rules {
 	r := &Rules{namespaces: map[string]labels.Set{}, fences: map[string]*Fence{}, shared: map[string]*Fence{}}
 	if byDefault == None {
@@ -201,7 +200,7 @@ func NewRules(byDefault Default) *Rules {
 	return r
 }
 
-// Set returns the Set of now.
+// Set returns the present Set.
 func (r *Rules) Set() *Set {
 	s := &Set{fences: maps.Clone(r.fences)}
 	if len(r.grants) > 0 || r.byDefault != nil {
@@ -210,8 +209,8 @@ func (r *Rules) Set() *Set {
 	return s
 }
 
-// Access takes a ClusterAccess as it is now, and returns the namespaces that may use other
-// clusters than before. The error says what of it cannot be read.
+// Access adds or replaces a ClusterAccess, and returns the namespaces whose fence changed. The
+// error names the invalid part of the ClusterAccess, which is added all the same.
 func (r *Rules) Access(a *policyv1alpha1.ClusterAccess) (changed []string, err error) {
 	i, found := r.find(a.Name)
 	switch {
@@ -225,8 +224,7 @@ func (r *Rules) Access(a *policyv1alpha1.ClusterAccess) (changed []string, err e
 	return r.review(), r.grants[i].wrong
 }
 
-// RemoveAccess forgets a ClusterAccess, and returns the namespaces that may use other clusters
-// than before.
+// RemoveAccess removes a ClusterAccess, and returns the namespaces whose fence changed.
 func (r *Rules) RemoveAccess(name string) (changed []string) {
 	i, found := r.find(name)
 	if !found {
@@ -240,21 +238,21 @@ func (r *Rules) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(r.grants, name, func(g *grant, name string) int { return strings.Compare(g.name, name) })
 }
 
-// Namespace takes the labels of a namespace as they are now, and says whether it may use other
-// clusters than before.
+// Namespace adds a namespace or replaces its labels, and reports whether its fence changed.
 func (r *Rules) Namespace(name string, has labels.Set) (changed bool) {
 	before, known := r.fences[name]
 	r.namespaces[name], r.fences[name] = has, r.fence(has)
 	return !known || r.fences[name] != before
 }
 
-// RemoveNamespace forgets a namespace.
+// RemoveNamespace removes a namespace.
 func (r *Rules) RemoveNamespace(name string) {
 	delete(r.namespaces, name)
 	delete(r.fences, name)
 }
 
-// review looks at every namespace again, and returns those with another fence.
+// review computes the fence of every namespace again, and returns the namespaces whose fence
+// changed.
 func (r *Rules) review() (changed []string) {
 	for name, has := range r.namespaces {
 		if f := r.fence(has); f != r.fences[name] {
@@ -266,8 +264,8 @@ func (r *Rules) review() (changed []string) {
 	return changed
 }
 
-// fence of a namespace with these labels. As long as the same ClusterAccesses, unchanged, select
-// it, it is the same.
+// fence returns the fence for a namespace with these labels. It is the same pointer as long as the
+// same, unchanged ClusterAccesses select the namespace.
 func (r *Rules) fence(has labels.Set) *Fence {
 	var grants []*grant
 	key := strings.Builder{}

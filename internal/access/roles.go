@@ -12,12 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Roles says in which namespaces of the hub a user may do something, by its RoleBindings: what an access review answers for one
-// namespace, for all of them at once. What ClusterRoleBindings allow holds in every namespace and is asked of the hub itself. The
-// rules are those of RBAC, https://kubernetes.io/docs/reference/access-authn-authz/rbac/. Any number may use it at once.
+// Roles computes from RoleBindings in which namespaces of the hub a user may perform an action: the
+// answer of an access review, for all namespaces at once. ClusterRoleBindings are not included:
+// what they allow holds in every namespace, and the hub answers it. The rules are those of RBAC,
+// https://kubernetes.io/docs/reference/access-authn-authz/rbac/. Roles is safe for concurrent use.
 type Roles struct {
-	mu       sync.RWMutex
-	rules    map[types.NamespacedName][]rbacv1.PolicyRule // of Roles; those of ClusterRoles have no namespace
+	mu sync.RWMutex
+	// By Role, or by ClusterRole without a namespace.
+	rules    map[types.NamespacedName][]rbacv1.PolicyRule
 	bindings map[types.NamespacedName]*rbacv1.RoleBinding
 	granted  map[Subject]sets.Set[types.NamespacedName] // the bindings that name a subject
 }
@@ -28,7 +30,7 @@ type Subject struct {
 	Name  string
 }
 
-// NewRoles returns Roles that allow nothing.
+// NewRoles returns Roles without rules and bindings.
 func NewRoles() *Roles {
 	return &Roles{
 		rules:    map[types.NamespacedName][]rbacv1.PolicyRule{},
@@ -37,7 +39,8 @@ func NewRoles() *Roles {
 	}
 }
 
-// SetRules takes the rules of a Role as they are now, or of a ClusterRole, which has no namespace. Without rules it is forgotten.
+// SetRules sets the rules of a Role, or of a ClusterRole (without a namespace). Without rules, the
+// role is removed.
 func (r *Roles) SetRules(role types.NamespacedName, rules []rbacv1.PolicyRule) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,7 +51,7 @@ func (r *Roles) SetRules(role types.NamespacedName, rules []rbacv1.PolicyRule) {
 	r.rules[role] = rules
 }
 
-// SetBinding takes a RoleBinding as it is now, which is not changed later; nil forgets it.
+// SetBinding sets a RoleBinding, which must not be changed later; nil removes it.
 func (r *Roles) SetBinding(name types.NamespacedName, b *rbacv1.RoleBinding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +97,8 @@ func Subjects(of []rbacv1.Subject, namespace string) []Subject {
 	return all
 }
 
-// Namespaces are those, in order, in which the user may do that. The namespace that what names is not looked at, and a subresource is
-// not known.
+// Namespaces returns the namespaces in which the user may perform the action, sorted. The namespace
+// in what is ignored. Subresources are not supported.
 func (r *Roles) Namespaces(user string, groups []string, what authorizationv1.ResourceAttributes) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -1,6 +1,6 @@
-// Package console serves the console: the page, the sessions that it has, and the hub as the user of a session
-// (docs/design/0020-console.md). It knows who somebody is, and nothing of what they may do: that is for the hub's API server, which is
-// asked anew each time, as that user.
+// Package console serves the console: the page, its sessions, and a proxy to the hub as the user of
+// a session (docs/design/0020-console.md). It authenticates users and authorizes nothing. Each
+// request goes to the hub's API server as that user, and the API server authorizes it.
 package console
 
 import (
@@ -37,26 +37,29 @@ const (
 
 // Options of the console.
 type Options struct {
-	// Hub is the configuration of clients of the hub, as an administrator who may impersonate users.
+	// Hub configures clients of the hub, as an administrator who may impersonate users.
 	Hub *rest.Config
-	// URL is that of the public listener, https://HOST; empty if it is not known.
+	// URL is the URL of the public listener, https://HOST; "" if it is unknown.
 	URL string
-	// Files of the page; nil: those of this build.
+	// Files of the page; nil: the files embedded in this build.
 	Files fs.FS
-	// Live serves the WebSocket of live windows. Its requests have the user of a session, as the hub has it now, and end with that; the cause says why.
+	// Live serves the WebSocket of live windows. Its requests have the session's user, as the hub
+	// sees the user now. They are canceled when the session ends; the cause says why.
 	Live http.Handler
-	// Authorize says whether the user of a context may do something on the hub: nil, or what to tell them.
+	// Authorize returns nil if the user of the context may perform the action on the hub, else an
+	// error for the user.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
-	// SessionsFile is where sessions of links are written down, for the process after this one of the same hub; empty: nowhere.
+	// SessionsFile stores the sessions of links for the next process of the same hub; "": they are
+	// not stored.
 	SessionsFile string
-	// HubID identifies the hub, whose users sessions are of.
+	// HubID identifies the hub that authenticated the users.
 	HubID string
-	// Version is that of the hub.
+	// Version of the hub.
 	Version string
 	Log     logr.Logger
 }
 
-// Console serves below Path.
+// Console serves all requests below Path.
 type Console struct {
 	options  Options
 	origin   string
@@ -65,18 +68,18 @@ type Console struct {
 	passage  *passage
 	links    *vault[link]
 	sessions *vault[*Session]
-	keeping  sync.Mutex    // of SessionsFile
-	tokens   *rate.Limiter // exchanges of tokens, each of which the hub is asked about
+	keeping  sync.Mutex    // guards SessionsFile
+	tokens   *rate.Limiter // bounds exchanges of tokens, which the hub must review
 	log      logr.Logger
 
 	ctx  context.Context //nolint:containedctx // sessions end with it
 	stop context.CancelCauseFunc
 
-	// What tests shorten.
+	// Constants that tests replace.
 	lifetime, linkLifetime, reviewInterval, rightsInterval, bodyTime, writeTime time.Duration
 }
 
-// New returns a console with the sessions that its file has.
+// New returns a console with the sessions stored in Options.SessionsFile.
 func New(o Options) (*Console, error) {
 	client, err := kubernetes.NewForConfig(o.Hub)
 	if err != nil {
@@ -111,7 +114,7 @@ func New(o Options) (*Console, error) {
 	return c, nil
 }
 
-// Run ends every session when ctx ends.
+// Run ends every session when ctx ends. It returns nil.
 func (c *Console) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.stop(errStopped)
@@ -121,7 +124,7 @@ func (c *Console) Run(ctx context.Context) error {
 // ServeHTTP implements http.Handler.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.URL.EscapedPath(), apiPath) {
-		// Whoever does not read what is everybody's loses it.
+		// The page is public. A client that reads too slowly loses it.
 		deadline := http.NewResponseController(w)
 		_ = deadline.SetWriteDeadline(time.Now().Add(c.writeTime)) // every connection of the listener can
 		c.files.serve(w, r, func() []byte { return c.told(r) })
@@ -132,7 +135,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer.Func(c.api).ServeHTTP(w, r)
 }
 
-// inert has a browser take an answer for data, whatever it is: it may be a member's.
+// inert sets headers that make a browser treat an answer as data only: it may come from a member.
 func inert(h http.Header) {
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -167,7 +170,7 @@ func (c *Console) api(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// serveLive passes on a request for live windows, of a session, while that lasts.
+// serveLive forwards a request for live windows to Options.Live, until the session ends.
 func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) error {
 	if c.options.Live == nil {
 		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
@@ -186,7 +189,7 @@ func (c *Console) serveLive(w http.ResponseWriter, r *http.Request, s *Session) 
 	return nil
 }
 
-// liveUser is whom the hub takes a session for, now.
+// liveUser is the session's user, as the hub sees the user now.
 type liveUser struct{ *Session }
 
 func (u liveUser) GetName() string               { return u.User().GetName() }

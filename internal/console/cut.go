@@ -9,30 +9,31 @@ import (
 	"time"
 )
 
-// writeTime is how long a browser may take to read a piece of an answer.
+// writeTime is how long a browser may take to read a part of an answer.
 const writeTime = time.Minute
 
-// cutWriter is an answer that ends with a context, though nobody reads it. A browser that takes too long to read loses it.
+// cutWriter is an answer that ends with a context, even if the client does not read. A client that
+// reads too slowly loses the answer.
 type cutWriter struct {
 	http.ResponseWriter
 
 	over     context.Context //nolint:containedctx // it ends what is written, and not who writes
-	patience time.Duration   // for each write; 0: no bound
-	grace    time.Duration   // for what was taken over, to say goodbye
+	patience time.Duration   // for each write; 0: unlimited
+	grace    time.Duration   // after the end, for hijacked connections
 	code     int
 
 	mu      sync.Mutex
-	ended   bool // nothing more is to be written
+	ended   bool // no more writes
 	bounded bool // writes have a deadline
 	stop    func() bool
 }
 
-// deadline sets that of writes; every connection of the listener can have one.
+// deadline sets the deadline of writes. Every connection of the listener supports one.
 func (c *cutWriter) deadline(at time.Time) {
 	_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(at)
 }
 
-// done takes the deadline off the connection, over which other answers may come.
+// done removes the deadline from the connection, which may serve other answers.
 func (c *cutWriter) done() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,8 +46,8 @@ func (c *cutWriter) done() {
 	c.ended = true
 }
 
-// WriteHeader implements http.ResponseWriter. Answers before the answer, whose headers nobody has looked at, are left out; that of who
-// switches protocols is the answer.
+// WriteHeader implements http.ResponseWriter. It drops informational answers, because their headers
+// are not filtered. 101 is no informational answer here, but the answer itself.
 func (c *cutWriter) WriteHeader(code int) {
 	if code < http.StatusOK && code != http.StatusSwitchingProtocols {
 		return
@@ -66,13 +67,13 @@ func (c *cutWriter) Write(p []byte) (int, error) {
 	return c.ResponseWriter.Write(p)
 }
 
-// FlushError is for http.ResponseController.
+// FlushError supports http.ResponseController.
 func (c *cutWriter) FlushError() error { return http.NewResponseController(c.ResponseWriter).Flush() }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (c *cutWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// bound gives a write its time, which the end of the context cuts short.
+// bound sets the deadline of a write. The end of the context shortens the deadline.
 func (c *cutWriter) bound() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +95,7 @@ func (c *cutWriter) bound() {
 	})
 }
 
-// Hijack implements http.Hijacker: what takes the connection over loses it, too.
+// Hijack implements http.Hijacker. The connection is closed after the end of the context, too.
 func (c *cutWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(c.ResponseWriter).Hijack()
 	if err != nil {
@@ -105,7 +106,7 @@ func (c *cutWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &cutConn{conn, stop}, buffered, nil
 }
 
-// cutConn is a connection that was taken over.
+// cutConn is a hijacked connection.
 type cutConn struct {
 	net.Conn
 
@@ -118,7 +119,7 @@ func (c *cutConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite is for what is copied both ways, of which one way has ended.
+// CloseWrite closes one direction if the connection supports that, else the connection.
 func (c *cutConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -2,7 +2,7 @@ package console
 
 import "embed"
 
-// dist is the page as web/build.sh has built it, or nothing.
+// dist is the page built by web/build.sh; empty if it was not built.
 //
 //go:embed all:dist
 var dist embed.FS

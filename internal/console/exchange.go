@@ -23,7 +23,8 @@ const (
 	linkLifetime   = 30 * time.Second
 	mostLinks      = 10_000
 	mostLinksOfOne = 20
-	// Of links that open nothing there may be any number: they cost a look, and nobody guesses one. Of a token the hub is asked.
+	// Attempts with links are not limited: they cost one lookup, and links cannot be guessed. The
+	// hub must review each token.
 	tokensPerSecond = 10
 	tokensAtOnce    = 20
 	longestExchange = 32 << 10
@@ -31,13 +32,14 @@ const (
 	reviewTime      = 10 * time.Second
 )
 
-// link is somebody for whom a session may be opened.
+// link allows a user to open one session.
 type link struct {
 	who     *user.DefaultInfo
 	expires time.Time
 }
 
-// Link makes a link that opens the console as a user, once, or says why there is none.
+// Link creates a link that opens the console as the user, once. The error says why there is no
+// console.
 func (c *Console) Link(who user.Info) (fleetv1alpha1.ConsoleLinkStatus, error) {
 	var none fleetv1alpha1.ConsoleLinkStatus
 	switch {
@@ -62,7 +64,8 @@ func copyOf(who user.Info) *user.DefaultInfo {
 	return &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
 }
 
-// exchange opens a session for a link or a token. It is a new one always: nobody is led into a session that somebody else has the secret of.
+// exchange opens a session for a link or a token. The session is always new, so that nobody is led
+// into a session whose secret somebody else has.
 func (c *Console) exchange(w http.ResponseWriter, r *http.Request) error {
 	who, token, err := c.exchanged(w, r)
 	if err != nil {
@@ -83,7 +86,7 @@ func (c *Console) exchange(w http.ResponseWriter, r *http.Request) error {
 	return answer.JSON(w, http.StatusCreated, c.describe(s))
 }
 
-// resultOf is the label of an exchange that failed.
+// resultOf returns the metric label of a failed exchange.
 func resultOf(err error) string {
 	switch {
 	case apierrors.IsUnauthorized(err):
@@ -97,7 +100,8 @@ func resultOf(err error) string {
 	}
 }
 
-// exchanged returns whose link or token a request has. What it says of one that opens nothing does not depend on why.
+// exchanged returns the user of the link or token in a request. token is "" for a link. The error
+// for an invalid link does not say why it is invalid.
 func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.DefaultInfo, token string, err error) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
 		return nil, "", apierrors.NewBadRequest("want application/json: {\"link\": …} or {\"token\": …}")
@@ -112,7 +116,7 @@ func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.D
 		d.DisallowUnknownFields()
 		err = d.Decode(&asked)
 	}
-	if err != nil || (asked.Link == "") == (asked.Token == "") { // the error may have what was sent in it
+	if err != nil || (asked.Link == "") == (asked.Token == "") { // the error could quote the secret
 		return nil, "", apierrors.NewBadRequest("want {\"link\": …} or {\"token\": …}")
 	}
 	if asked.Link != "" {
@@ -131,7 +135,8 @@ func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.D
 	return who, asked.Token, nil
 }
 
-// whoHas asks the hub who has a token.
+// whoHas returns the user of a token by a TokenReview. Only an Unauthorized error means that the
+// token is invalid.
 func (c *Console) whoHas(ctx context.Context, token string) (*user.DefaultInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTime)
 	defer cancel()

@@ -18,33 +18,33 @@ import (
 	"time"
 )
 
-// Where what is in the build.
+// Names in the build.
 const (
 	index  = "index.html"
-	assets = "assets/" // whose names have a digest of their content
+	assets = "assets/" // these names contain a digest of the content
 )
 
-// Words in the index: where the nonce of the answer belongs, and where what the browser's session is.
+// Placeholders in the index: for the nonce of the answer, and for the description of the session.
 const (
 	noncePlaceholder   = "__CSP_NONCE__"
 	sessionPlaceholder = "__SESSION__"
 )
 
-// notBuilt is what is said where there is no page.
+// notBuilt is the message if the build has no page.
 const notBuilt = "this build of orrery has no console: it was built without Node. Build it with Node and \"make build\", or use a release"
 
-// encodings that files may be there in, the better first.
+// encodings of stored files, the preferred one first.
 var encodings = []struct{ name, suffix string }{{"br", ".br"}, {"gzip", ".gz"}}
 
-// file is one of the page's.
+// file is a file of the page.
 type file struct {
 	media string
-	as    map[string]variant // by encoding; "" is the file itself
+	as    map[string]variant // by encoding; "" is the plain file
 }
 
 type variant struct{ path, tag string }
 
-// files serves the page.
+// files serves the files of the page.
 type files struct {
 	content fs.FS
 	byPath  map[string]*file
@@ -77,7 +77,7 @@ func newFiles(content fs.FS) (*files, error) {
 			plain, cut := strings.CutSuffix(name, e.suffix)
 			return cut && tags[plain] != ""
 		}) {
-			continue // a form of another
+			continue // a compressed form of another file
 		}
 		one := &file{media: mime.TypeByExtension(path.Ext(name)), as: map[string]variant{"": {name, tag}}}
 		for _, e := range encodings {
@@ -92,7 +92,8 @@ func newFiles(content fs.FS) (*files, error) {
 
 func (f *files) built() bool { return f.index != nil }
 
-// serve answers a request; told is what the page is told of the session, as JSON; empty: nothing.
+// serve answers a request. told returns the session as JSON for the page; empty: no session. It is
+// called for the index only.
 func (f *files) serve(w http.ResponseWriter, r *http.Request, told func() []byte) {
 	h := w.Header()
 	inert(h)
@@ -112,12 +113,12 @@ func (f *files) serve(w http.ResponseWriter, r *http.Request, told func() []byte
 		f.serveFile(w, r, name, one)
 	case strings.HasPrefix(name, assets), path.Ext(name) != "" && name != index && !strings.Contains(r.Header.Get("Accept"), "text/html"):
 		http.Error(w, fmt.Sprintf("the console has no file %.200q", name), http.StatusNotFound)
-	default: // a path of the page, which may have names with dots in it
+	default: // a path within the page, in which names may have dots
 		f.serveIndex(w, r, told())
 	}
 }
 
-// serveFile answers with a file, in the form that the browser takes.
+// serveFile sends a file in the best encoding that the client accepts.
 func (f *files) serveFile(w http.ResponseWriter, r *http.Request, name string, one *file) {
 	h := w.Header()
 	form := one.as[""]
@@ -153,7 +154,7 @@ func (f *files) serveFile(w http.ResponseWriter, r *http.Request, name string, o
 	http.ServeContent(w, r, "", time.Time{}, seeker)
 }
 
-// takes says whether a browser takes an encoding.
+// takes reports whether the client accepts an encoding.
 func takes(r *http.Request, encoding string) bool {
 	for part := range strings.SplitSeq(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
 		name, q, _ := strings.Cut(part, ";")
@@ -167,8 +168,9 @@ func takes(r *http.Request, encoding string) bool {
 	return false
 }
 
-// serveIndex answers with the page. Editor and terminal insert elements style: these need the nonce of the answer, so that
-// nothing else may insert one. A page that says whose session it is, is kept nowhere: somebody else's may come after it.
+// serveIndex sends the page. The editor and the terminal insert style elements. These need the
+// nonce of the answer, so that no other code can insert styles. A page with a session must not be
+// cached: the next user of the browser may be another one.
 func (f *files) serveIndex(w http.ResponseWriter, r *http.Request, told []byte) {
 	nonce := rand.Text()
 	h := w.Header()
@@ -183,7 +185,7 @@ func (f *files) serveIndex(w http.ResponseWriter, r *http.Request, told []byte) 
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(content))
 }
 
-// pagePolicy is what the page may do: nothing of anybody else's.
+// pagePolicy is the Content-Security-Policy of the page: nothing from other origins.
 var pagePolicy = map[string]string{
 	"default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "connect-src": "'self'", "img-src": "'self' data:", "font-src": "'self'",
 	"worker-src": "'self'", "manifest-src": "'self'", "frame-ancestors": "'none'", "base-uri": "'none'", "form-action": "'none'",

@@ -23,11 +23,12 @@ import (
 	"orrery.dev/orrery/internal/proxy"
 )
 
-// longestBody is how large what a browser sends to the hub may be; the hub takes 3 MB for an object.
+// longestBody is the maximum size of a request body; the hub accepts 3 MB for an object.
 const longestBody = 8 << 20
 
-// passedOn are the headers of a browser that the hub gets, and passedBack those of an answer that the browser gets. Every other could say
-// who somebody is, or make of an answer more than data: a cookie, a redirect, leave for other origins.
+// passedOn are the request headers that the hub gets, passedBack the answer headers that the
+// browser gets. All others are dropped. They could change the identity of the user, or be more than
+// data: a cookie, a redirect, access for other origins.
 var (
 	passedOn = []string{
 		"Accept", "Accept-Encoding", "Accept-Language", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Match",
@@ -40,7 +41,7 @@ var (
 	}
 )
 
-// tokenProtocol begins a subprotocol in which API servers take a bearer token.
+// tokenProtocol is the prefix of a subprotocol that carries a bearer token for API servers.
 const tokenProtocol = "base64url.bearer.authorization.k8s.io." //nolint:gosec // it is a name
 
 var (
@@ -48,16 +49,16 @@ var (
 	errCredentials = errors.New("the credentials of the hub itself are not accepted there: its log, or the conditions of the Cluster, say why")
 )
 
-// passage is how requests get to the hub's API server.
+// passage sends requests to the hub's API server.
 type passage struct {
 	base *url.URL
-	// requests may share HTTP/2 connections; upgrades need one of HTTP/1.1 each.
+	// requests may share HTTP/2 connections. Upgrades need one HTTP/1.1 connection each.
 	requests, upgrades http.RoundTripper
 }
 
 func newPassage(hub *rest.Config) (*passage, error) {
 	config := rest.CopyConfig(hub)
-	config.DisableCompression = true // bytes pass as they are
+	config.DisableCompression = true // content passes unchanged
 	config.UserAgent = "orrery-console"
 	p := &passage{}
 	var err error
@@ -74,7 +75,8 @@ func newPassage(hub *rest.Config) (*passage, error) {
 	return p, nil
 }
 
-// serveHub passes a request on to a path, which is escaped, of the hub's API server, as the user of a session. What it opens ends with the session.
+// serveHub forwards a request to a path of the hub's API server, as the user of a session. The path
+// is escaped. The end of the session ends the request, streams included.
 func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, path string) error {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
@@ -106,7 +108,8 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	cut := &cutWriter{ResponseWriter: w, over: ctx, patience: c.writeTime}
 	defer func() {
 		cut.done()
-		requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc() // of what was broken off, too
+		// Canceled requests count, too.
+		requests.WithLabelValues(r.Method, strconv.Itoa(cut.code)).Inc()
 	}()
 	r = r.WithContext(ctx)
 	go c.watchRights(ctx, s, r, plain, cancel)
@@ -118,11 +121,12 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	(&httputil.ReverseProxy{
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Path, pr.Out.URL.RawPath = plain, path
-			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as the page wrote it
+			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // unchanged
 			pr.SetURL(c.passage.base)
 			keep(pr.Out.Header, passedOn)
 			if upgrade != "" {
-				pr.Out.Header["Origin"] = pr.In.Header["Origin"] // API servers want one for a watch, whichever
+				// API servers require an Origin for WebSockets, any value.
+				pr.Out.Header["Origin"] = pr.In.Header["Origin"]
 			}
 			pr.Out.Trailer = nil
 			withoutTokens(pr.Out.Header)
@@ -130,7 +134,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 			pr.SetXForwarded()
 		},
 		Transport:     transport.NewImpersonatingRoundTripper(as, through),
-		FlushInterval: -1, // watches and logs
+		FlushInterval: -1, // flush at once, for watches and logs
 		ModifyResponse: func(resp *http.Response) error {
 			switch {
 			case resp.StatusCode == http.StatusUnauthorized:
@@ -139,7 +143,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 				return errRedirect
 			}
 			keep(resp.Header, passedBack)
-			inert(w.Header()) // informational answers have taken it away
+			inert(w.Header()) // informational answers have removed it
 			if resp.Header.Get("ETag") != "" {
 				w.Header().Set("Cache-Control", "private, no-cache")
 			}
@@ -153,14 +157,15 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 	return nil
 }
 
-// failed is what a browser is told of a request that the hub did not answer.
+// failed converts an error of the proxy to an answer for the browser.
 func (c *Console) failed(ctx context.Context, err error) error {
 	var large *http.MaxBytesError
 	cause := context.Cause(ctx)
 	switch {
 	case errors.As(err, &large):
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the console takes at most %d bytes", large.Limit))
-	case errors.Is(err, errRedirect), errors.Is(err, errCredentials): // 401 would say that the session is over
+	// 401 would mean that the session is over.
+	case errors.Is(err, errRedirect), errors.Is(err, errCredentials):
 		return apierrors.NewGenericServerResponse(http.StatusBadGateway, "", schema.GroupResource{}, "", err.Error(), 0, true)
 	case errors.Is(cause, errRights):
 		return foreign(cause.Error())
@@ -171,7 +176,7 @@ func (c *Console) failed(ctx context.Context, err error) error {
 	return apierrors.NewServiceUnavailable("the hub's API server does not answer now: try again in a moment")
 }
 
-// keep drops all headers but some.
+// keep deletes all headers except the named ones.
 func keep(h http.Header, names []string) {
 	for name := range h {
 		if !slices.Contains(names, name) {
@@ -180,7 +185,7 @@ func keep(h http.Header, names []string) {
 	}
 }
 
-// withoutTokens takes bearer tokens out of the subprotocols of a WebSocket.
+// withoutTokens removes bearer tokens from the subprotocols of a WebSocket.
 func withoutTokens(h http.Header) {
 	var kept []string
 	for _, values := range h["Sec-Websocket-Protocol"] {
@@ -196,7 +201,7 @@ func withoutTokens(h http.Header) {
 	}
 }
 
-// boundedBody is what a browser sends: so much, and in so much time.
+// boundedBody limits the size of a request body and the time to read it.
 type boundedBody struct {
 	io.ReadCloser
 
@@ -205,7 +210,8 @@ type boundedBody struct {
 
 func newBoundedBody(w http.ResponseWriter, body io.ReadCloser, most int64, within time.Duration) io.ReadCloser {
 	b := &boundedBody{http.MaxBytesReader(w, body, most), http.NewResponseController(w)}
-	_ = b.deadline.SetReadDeadline(time.Now().Add(within)) // every connection of the listener can
+	// Every connection of the listener supports one.
+	_ = b.deadline.SetReadDeadline(time.Now().Add(within))
 	return b
 }
 

@@ -13,15 +13,17 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// Sessions of links outlive the hub's process: an upgrade of the hub signs nobody out. Sessions of tokens do not, for the tokens would have to be kept.
+// Sessions of links survive a restart of the hub's process, so an upgrade of the hub signs nobody
+// out. Sessions of tokens do not, because the tokens would have to be stored.
 
-// kept is what the file has.
+// kept is the content of the file.
 type kept struct {
-	Hub      string        `json:"hub"` // whose users the sessions are of
+	Hub      string        `json:"hub"` // the hub that authenticated the users
 	Sessions []keptSession `json:"sessions"`
 }
 
-// keptSession is what is kept of a session. Nothing in it opens the session.
+// keptSession is the stored part of a session. It does not contain the secret that opens the
+// session.
 type keptSession struct {
 	Key     []byte              `json:"key"` // SHA-256 of the secret
 	User    string              `json:"user"`
@@ -31,8 +33,9 @@ type keptSession struct {
 	Expires time.Time           `json:"expires"`
 }
 
-// keep writes down which sessions there are, before a browser hears of one that begins or ended. If they cannot be written the file is
-// removed, so that none that ended is there again; if that fails as well, the log says so. What is open when the hub stops stays written.
+// keep stores the open sessions of links. It is called before a browser learns that a session began
+// or ended. If the file cannot be written, it is removed, so that no ended session is restored; if
+// that fails too, the log says so. When the hub stops, the file keeps the sessions that were open.
 func (c *Console) keep() {
 	if c.options.SessionsFile == "" {
 		return
@@ -50,7 +53,7 @@ func (c *Console) keep() {
 		})
 	}
 	if c.ctx.Err() != nil {
-		return // these ended with the process
+		return // these ended with the process and must stay in the file
 	}
 	raw, err := json.Marshal(all)
 	if err == nil {
@@ -61,7 +64,7 @@ func (c *Console) keep() {
 	}
 }
 
-// resume opens again the sessions that were open when the hub's process before this one ended.
+// resume restores the stored sessions. An invalid file restores none; the log says why.
 func (c *Console) resume() {
 	if c.options.SessionsFile == "" {
 		return

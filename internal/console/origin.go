@@ -9,10 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ours refuses what no page of the console's own origin sends: browsers add cookies to what others make them send, too.
+// ours refuses requests that a page of the console's own origin would not send: browsers add
+// cookies to requests that other sites cause, too.
 //
-// What reads needs nothing, so that somebody may open an answer in a tab, but nothing else's page reads it or takes it for a script, a style or
-// a frame of its own; not even the console's. What changes something, and each upgrade, says where it comes from.
+// Reads need no proof, so that a user may open an answer in a tab. But no other site's page can
+// read the answer, and no page at all can use it as a script, a style or a frame, not even the
+// console's. Changes and upgrades must prove their origin.
 func (c *Console) ours(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
 	switch r.Header.Get("Sec-Fetch-Dest") {
@@ -30,7 +32,7 @@ func (c *Console) ours(r *http.Request) error {
 	if site == "same-origin" {
 		return nil
 	}
-	// Of WebSockets browsers do not agree on the site, and all send an origin.
+	// Browsers differ in Sec-Fetch-Site for WebSockets, and all send an Origin.
 	if origin := r.Header.Get("Origin"); (site == "" || upgrades) && origin != "" &&
 		(strings.EqualFold(origin, c.origin) || strings.EqualFold(origin, "https://"+r.Host)) {
 		return nil

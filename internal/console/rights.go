@@ -13,21 +13,22 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// rightsInterval is how often it is asked whether what is open may be open. API servers ask that once, when it is opened.
+// rightsInterval is how often the rights to an open request are checked again. API servers check
+// them only once, at the start.
 const rightsInterval = 5 * time.Second
 
 var errRights = errors.New("the right to it was taken away")
 
-// infos says what a request is about, as API servers see it.
+// infos parses requests as API servers do.
 var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// watchRights calls end as soon as the session's user may not do any more what a request to a path of the hub does. What the hub does not
-// answer takes nothing away.
+// watchRights calls end when the session's user may no longer make the request to that path of the
+// hub. A failed check does not end the request. It returns when ctx ends.
 func (c *Console) watchRights(ctx context.Context, s *Session, r *http.Request, path string, end func(cause error)) {
 	asked := &http.Request{Method: r.Method, Header: r.Header, URL: &url.URL{Path: path, RawQuery: r.URL.RawQuery}}
 	info, err := infos.NewRequestInfo(asked)
 	if err != nil || !info.IsResourceRequest || c.options.Authorize == nil {
-		return // there is nothing of it to ask
+		return // not about a resource
 	}
 	tick := time.NewTicker(c.rightsInterval)
 	defer tick.Stop()

@@ -16,20 +16,21 @@ import (
 	"orrery.dev/orrery/internal/listener"
 )
 
-// Bounds of sessions.
+// Limits on sessions.
 const (
 	sessionLifetime   = 12 * time.Hour
 	reviewInterval    = time.Minute
 	mostSessions      = 10_000
 	mostSessionsOfOne = 50
-	mostRequests      = 256 // of a session at once; streams are requests
+	mostRequests      = 256 // of a session at once, streams included
 	goodbyeTime       = 2 * time.Second
 )
 
-// cookieName has browsers take the cookie only from this very host, over TLS, for every path.
+// cookieName has the prefix __Host-: browsers accept the cookie only from this host, over TLS, for
+// every path.
 const cookieName = "__Host-orrery-session"
 
-// Why sessions end; browsers are told.
+// Reasons for the end of a session, which browsers get.
 var (
 	errLoggedOut = errors.New("logged out")
 	errExpired   = errors.New("the session is over: it has lasted as long as one may")
@@ -39,24 +40,25 @@ var (
 	errStopped   = errors.New("the hub is stopping: a session of a link goes on when it is back")
 )
 
-// Session is of somebody whom the hub knows, until it ends.
+// Session is the session of a user whom the hub authenticated. It lasts until its Context ends.
 type Session struct {
 	key     digest
 	user    atomic.Pointer[user.DefaultInfo]
 	expires time.Time
-	token   string // it is of; empty: it is of a link
+	token   string // it was opened with; "": with a link
 	places  chan struct{}
 	ctx     context.Context //nolint:containedctx // what is open of the session ends with it
 	end     context.CancelCauseFunc
 }
 
-// User is whom the hub takes the session for now. They are not to be changed.
+// User returns the user as the hub last saw it. The result must not be changed.
 func (s *Session) User() user.Info { return s.user.Load() }
 
 // Context ends with the session; its cause says why.
 func (s *Session) Context() context.Context { return s.ctx }
 
-// enter takes one of the session's places for requests.
+// enter takes one of the session's slots for requests. leave frees it. If no slot is free, the
+// error is TooManyRequests.
 func (s *Session) enter() (leave func(), err error) {
 	select {
 	case s.places <- struct{}{}:
@@ -66,10 +68,10 @@ func (s *Session) enter() (leave func(), err error) {
 	}
 }
 
-// ownerOf tells users apart.
+// ownerOf returns the key that identifies a user.
 func ownerOf(who user.Info) string { return who.GetName() + "\x00" + who.GetUID() }
 
-// open makes a session, and returns the secret that opens it.
+// open creates and stores a session, and returns the secret that opens it.
 func (c *Console) open(who *user.DefaultInfo, token string) (*Session, string) {
 	secret, key := newSecret()
 	s := c.begin(key, who, token, time.Now().Add(c.lifetime))
@@ -77,7 +79,7 @@ func (c *Console) open(who *user.DefaultInfo, token string) (*Session, string) {
 	return s, secret
 }
 
-// begin has a session, until it expires or ends.
+// begin registers a session until it expires or ends. The oldest sessions beyond the limits end.
 func (c *Console) begin(key digest, who *user.DefaultInfo, token string, expires time.Time) *Session {
 	s := &Session{key: key, token: token, places: make(chan struct{}, mostRequests), expires: expires}
 	s.user.Store(who)
@@ -102,8 +104,8 @@ func (c *Console) begin(key digest, who *user.DefaultInfo, token string, expires
 	return s
 }
 
-// review asks the hub again and again who has the token of a session, until nobody has. What the hub does not answer ends nothing: it
-// answers nobody then.
+// review repeats the TokenReview of a session, until the token is invalid or belongs to another
+// user. A failed review does not end the session: the hub then answers no request either.
 func (c *Console) review(s *Session) {
 	tick := time.NewTicker(c.reviewInterval)
 	defer tick.Stop()
@@ -124,15 +126,18 @@ func (c *Console) review(s *Session) {
 	}
 }
 
-// find returns the session of a request.
+// find returns the session of a request's cookie. Without a valid one the error is Unauthorized;
+// while the hub stops it is ServiceUnavailable.
 func (c *Console) find(r *http.Request) (*Session, error) {
 	if c.ctx.Err() != nil {
-		return nil, apierrors.NewServiceUnavailable(errStopped.Error()) // and not that there is no session
+		// Unauthorized would sign the user out.
+		return nil, apierrors.NewServiceUnavailable(errStopped.Error())
 	}
 	cookies := r.CookiesNamed(cookieName)
 	if len(cookies) == 1 {
 		if s, ok := c.sessions.get(digestOf(cookies[0].Value)); ok && s.ctx.Err() == nil {
-			if time.Now().Round(0).Before(s.expires) { // of the clock: timers may have stood still
+			// Wall clock: timers stop while a machine sleeps.
+			if time.Now().Round(0).Before(s.expires) {
 				listener.Claim(r.Context(), s.User().GetName())
 				return s, nil
 			}
@@ -142,7 +147,7 @@ func (c *Console) find(r *http.Request) (*Session, error) {
 	return nil, apierrors.NewUnauthorized("there is no session: open the console with the link that the command orrery console prints, or with a token of the hub")
 }
 
-// described is what a browser knows of its session.
+// described is the description of a session for its browser.
 type described struct {
 	User    string      `json:"user"`
 	Groups  []string    `json:"groups"`
@@ -155,7 +160,8 @@ func (c *Console) describe(s *Session) described {
 	return described{User: who.GetName(), Groups: append([]string{}, who.GetGroups()...), Expires: metav1.NewTime(s.expires), Version: c.options.Version}
 }
 
-// told is what the page is told of the session of whoever asks for it, so that it need not ask; nil: nothing.
+// told returns the description of the request's session as JSON, for the page; nil if there is
+// none.
 func (c *Console) told(r *http.Request) []byte {
 	if c.ours(r) != nil {
 		return nil
@@ -168,7 +174,7 @@ func (c *Console) told(r *http.Request) []byte {
 	return text
 }
 
-// serveSession says what the session is, or ends it.
+// serveSession returns the description of the session, or ends the session.
 func (c *Console) serveSession(w http.ResponseWriter, r *http.Request, s *Session) error {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -192,7 +198,8 @@ func methodNotAllowed(r *http.Request) error {
 	}}
 }
 
-// setCookie gives a browser the secret of a session, or takes it away. Browsers forget it when they are closed.
+// setCookie sets the cookie with the secret of a session; a negative maxAge deletes it. Browsers
+// forget the cookie when they are closed.
 func setCookie(w http.ResponseWriter, secret string, maxAge int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName, Value: secret, Path: "/", MaxAge: maxAge, Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,

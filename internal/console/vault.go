@@ -10,13 +10,13 @@ import (
 	"sync"
 )
 
-// digest is what is kept of a secret.
+// digest is the hash of a secret. Only the hash is stored.
 type digest [sha256.Size]byte
 
-// secretBytes are as many as nobody guesses.
+// secretBytes is the length of a secret, too long to guess.
 const secretBytes = 32
 
-// newSecret returns a secret, and what is kept of it.
+// newSecret returns a random secret and its digest.
 func newSecret() (string, digest) {
 	var random [secretBytes]byte
 	_, _ = rand.Read(random[:]) // it never fails
@@ -26,7 +26,9 @@ func newSecret() (string, digest) {
 
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
-// vault keeps what secrets open, so many in all and of one owner. Where there is no room the oldest goes.
+// vault stores values by the digest of the secret that opens them. It has a limit in all and a
+// limit for each owner. A new value beyond a limit removes the oldest one. It is safe for
+// concurrent use.
 type vault[T any] struct {
 	most, mostOfOne int
 
@@ -45,7 +47,7 @@ func newVault[T any](most, mostOfOne int) *vault[T] {
 	return &vault[T]{most: most, mostOfOne: mostOfOne, held: map[digest]held[T]{}}
 }
 
-// put keeps something, and returns what went for it.
+// put stores a value, and returns the values that it removed.
 func (v *vault[T]) put(key digest, owner string, what T) (gone []T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -57,7 +59,7 @@ func (v *vault[T]) put(key digest, owner string, what T) (gone []T) {
 	return gone
 }
 
-// full drops the oldest of some, if there are as many as there may be.
+// full removes the oldest of the matching values if there are at least most of them.
 func (v *vault[T]) full(of func(held[T]) bool, most int, gone *[]T) bool {
 	var oldest digest
 	count := 0
@@ -78,7 +80,7 @@ func (v *vault[T]) full(of func(held[T]) bool, most int, gone *[]T) bool {
 	return true
 }
 
-// all is what is kept, the oldest first.
+// all returns the stored values, the oldest first.
 func (v *vault[T]) all() []T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -97,7 +99,7 @@ func (v *vault[T]) get(key digest) (T, bool) {
 	return h.what, ok
 }
 
-// take is get, once.
+// take returns a value and removes it.
 func (v *vault[T]) take(key digest) (T, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

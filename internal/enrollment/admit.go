@@ -16,19 +16,20 @@ import (
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
 
-// errStarting refuses agents for a moment.
+// errStarting refuses agents until the authority is loaded.
 var errStarting = errors.New("the hub is starting; try again")
 
-// known is what the hub knows of a cluster whose agent wants to come in.
+// known is what the hub knows about the cluster of an agent.
 type known struct {
-	cluster *clusterv1alpha1.Cluster // nil: there is none of that name
-	key     string                   // that its agents may have
-	joining bool                     // by a token that this key has used and that has not ended
-	left    bool                     // there is a tombstone of it
+	cluster *clusterv1alpha1.Cluster // nil: no cluster has that name
+	key     string                   // fingerprint of the key that its agents may use
+	joining bool                     // the key has used a token that is still valid
+	left    bool                     // the cluster has a tombstone
 }
 
-// judge says whether an agent may come in. That the hub dials the cluster itself is no reason against it: the mode changes when the hub has
-// reached the cluster by the agent, and an agent that is there already can take over.
+// judge returns nil if the agent is admitted, else the reason. Agents of a cluster that the hub
+// dials itself are admitted, too: the mode changes only after the hub has reached the cluster
+// through an agent.
 func judge(who identity, k known, now time.Time) error {
 	switch {
 	case k.left:
@@ -43,8 +44,8 @@ func judge(who identity, k known, now time.Time) error {
 	return nil
 }
 
-// Admit says which cluster the agent of a certificate speaks for; see gateway.Options. Most are let in by what the caches have; nobody is
-// refused by them.
+// Admit returns the cluster of an agent's certificate; see gateway.Options. The caches can admit an
+// agent. Only fresh reads can refuse one.
 func (e *Enrollment) Admit(ctx context.Context, certificate *x509.Certificate) (cluster string, err error) {
 	k := e.keeper.Load()
 	if k == nil {
@@ -65,7 +66,7 @@ func (e *Enrollment) Admit(ctx context.Context, certificate *x509.Certificate) (
 	return who.cluster, judge(who, have, e.now())
 }
 
-// cached is what the caches know.
+// cached reads from the caches.
 func (e *Enrollment) cached(ctx context.Context, who identity) (known, error) {
 	k := known{cluster: &clusterv1alpha1.Cluster{}}
 	if err := e.hub.Get(ctx, client.ObjectKey{Name: who.cluster}, k.cluster); err != nil {
@@ -80,7 +81,7 @@ func (e *Enrollment) cached(ctx context.Context, who identity) (known, error) {
 	return k, nil
 }
 
-// asked is what the hub itself says.
+// asked reads from the API server.
 func (e *Enrollment) asked(ctx context.Context, who identity) (known, error) {
 	var k known
 	c, agent, join := &clusterv1alpha1.Cluster{}, &corev1.Secret{}, &corev1.Secret{}
@@ -91,7 +92,7 @@ func (e *Enrollment) asked(ctx context.Context, who identity) (known, error) {
 	if there {
 		k.cluster = c
 	}
-	// Also beside a Cluster: one that leaves is there until all is done.
+	// A leaving Cluster has a tombstone before it is gone.
 	if k.left, err = e.get(ctx, client.ObjectKey{Namespace: namespace, Name: leftPrefix + string(who.uid)}, &corev1.ConfigMap{}); err != nil || k.left || !there {
 		return k, err
 	}
@@ -108,7 +109,7 @@ func (e *Enrollment) asked(ctx context.Context, who identity) (known, error) {
 	return k, nil
 }
 
-// get reads an object of the hub itself, past the caches, and says whether it is there.
+// get reads an object without the cache, and reports whether it exists.
 func (e *Enrollment) get(ctx context.Context, key client.ObjectKey, into client.Object) (bool, error) {
 	err := e.reader.Get(ctx, key, into)
 	if apierrors.IsNotFound(err) {
@@ -120,7 +121,8 @@ func (e *Enrollment) get(ctx context.Context, key client.ObjectKey, into client.
 	return true, nil
 }
 
-// keyOf is the key that agents of a Cluster may have, by its Secret NAME.agent; empty if that is of a Cluster that was there before it.
+// keyOf returns the key that agents of a Cluster may use, from its Secret NAME.agent; "" if the
+// Secret belongs to an earlier Cluster of the name.
 func keyOf(agent metav1.Object, c *clusterv1alpha1.Cluster) string {
 	if !ownedBy(agent, c) {
 		return ""

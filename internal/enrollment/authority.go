@@ -27,10 +27,10 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// certificateLife is that of an agent's certificate. The agent renews it after a third.
+// certificateLife is the lifetime of an agent's certificate. The agent renews it after a third.
 const certificateLife = 90 * 24 * time.Hour
 
-// agents is the organization of agents' certificates.
+// agents is the organization in agents' certificates.
 const agents = "orrery:agents"
 
 // Keys of the authority's Secret.
@@ -39,13 +39,15 @@ const (
 	authoritySealing = "sealing-key"
 )
 
-// authority is what the hub vouches for agents with, and opens what they seal.
+// authority signs the certificates of agents, and decrypts what agents seal.
 type authority struct {
 	pairs   pki.Authority // the newest first, which signs; all are trusted
 	sealing []byte
 }
 
-// next is the authority as it is to be: one that has less than a third of its life left gets a successor, and what has ended goes.
+// next returns the authority without expired pairs, and with a new pair or sealing key if one is
+// due. A new pair is due when the newest has less than a third of its life left. The boolean is
+// true if something changed.
 func (a authority) next(now time.Time) (authority, bool, error) {
 	changed := false
 	if len(a.sealing) == 0 {
@@ -85,7 +87,7 @@ func (a authority) next(now time.Time) (authority, bool, error) {
 	return a, changed, nil
 }
 
-// readAuthority reads the authority of a Secret; of one that is new it is the zero value.
+// readAuthority parses the authority in a Secret; an empty Secret gives the zero value.
 func readAuthority(s *corev1.Secret) (authority, error) {
 	a := authority{sealing: s.Data[authoritySealing]}
 	if text := s.Data[authorityPairs]; len(text) > 0 && json.Unmarshal(text, &a.pairs) != nil {
@@ -94,14 +96,14 @@ func readAuthority(s *corev1.Secret) (authority, error) {
 	return a, nil
 }
 
-// keeper is the authority in use.
+// keeper is the authority in usable form.
 type keeper struct {
 	signer  pki.KeyPair
 	trusted *x509.CertPool
 	sealing hpke.PrivateKey
 }
 
-// in makes an authority usable.
+// in converts an authority; it must have at least one pair.
 func (a authority) in() (*keeper, error) {
 	k := &keeper{signer: a.pairs[0], trusted: x509.NewCertPool()}
 	for _, pair := range a.pairs {
@@ -118,7 +120,8 @@ func (a authority) in() (*keeper, error) {
 	return k, nil
 }
 
-// ensure makes what is missing of the authority and of what is published, and has them used.
+// ensure creates or renews the authority and the published ConfigMap, and puts the authority into
+// use.
 func (e *Enrollment) ensure(ctx context.Context) error {
 	var now authority
 	err := write(ctx, e.reader, e.hub, authoritySecret, func(s *corev1.Secret) (changed bool, err error) {
@@ -149,7 +152,7 @@ func (e *Enrollment) ensure(ctx context.Context) error {
 	return nil
 }
 
-// publish says where agents find the hub.
+// publish writes the ConfigMap with which agents find the hub.
 func (e *Enrollment) publish(ctx context.Context, k *keeper) error {
 	ca, err := e.options.Authorities()
 	if err != nil {
@@ -174,7 +177,7 @@ func (e *Enrollment) publish(ctx context.Context, k *keeper) error {
 	return nil
 }
 
-// identity is who an agent's certificate says that it is.
+// identity is the identity in an agent's certificate.
 type identity struct {
 	cluster string
 	uid     types.UID
@@ -182,19 +185,20 @@ type identity struct {
 	ends    time.Time
 }
 
-// fingerprint names a public key.
+// fingerprint returns the hash of a public key, in hexadecimal.
 func fingerprint(spki []byte) string {
 	sum := sha256.Sum256(spki)
 	return hex.EncodeToString(sum[:])
 }
 
-// certify makes a certificate.
+// certify issues a certificate for an agent's key.
 func (k *keeper) certify(who identity, key *ecdsa.PublicKey, now time.Time) ([]byte, error) {
 	subject := pkix.Name{CommonName: who.cluster, Organization: []string{agents}, SerialNumber: string(who.uid)}
 	return k.signer.Certify(subject, key, certificateLife, now) //nolint:wrapcheck // it says what it was about
 }
 
-// identify says whose a certificate is, if the hub made it. When it ends is not judged.
+// identify returns the identity in a certificate that this hub issued for agents. An expired
+// certificate is no error here.
 func (k *keeper) identify(c *x509.Certificate, now time.Time) (identity, error) {
 	who := identity{cluster: c.Subject.CommonName, uid: types.UID(c.Subject.SerialNumber), key: fingerprint(c.RawSubjectPublicKeyInfo), ends: c.NotAfter}
 	if now.After(c.NotAfter) {
@@ -207,7 +211,8 @@ func (k *keeper) identify(c *x509.Certificate, now time.Time) (identity, error) 
 	return who, nil
 }
 
-// requested reads the key that a request for a certificate is about, and was signed with.
+// requested returns the key of a certificate request, and its fingerprint. The request must be
+// signed with the key.
 func requested(der []byte) (key *ecdsa.PublicKey, name string, err error) {
 	r, err := x509.ParseCertificateRequest(der)
 	if err != nil || r.CheckSignature() != nil {

@@ -1,14 +1,17 @@
-// Package enrollment is how clusters come in that the hub cannot dial: whose agents may, and by which certificates. The command line
-// makes a token for one Cluster; the agent that has it redeems it, once and for one key, for a certificate, and renews that and the
-// hub's credentials in its cluster by reports. Clusters that leave are remembered, so that their agents are told to go.
+// Package enrollment admits the agents of clusters that the hub cannot dial, and issues their
+// certificates. The command line creates a token for one Cluster. The agent redeems the token for a
+// certificate, once and for one key. Later reports renew the certificate and the hub's credentials
+// for the cluster. The hub remembers clusters that have left, so that their agents remove
+// themselves.
 //
-// What is kept is on the hub, in the namespace of the clusters' credentials, in objects whose names have a dot, as no Cluster's has:
+// The state is on the hub, in the namespace of the clusters' credentials. The names of these
+// objects have a dot, which the name of a Cluster never has:
 //
-//	agent-authority.orrery.dev   Secret     the authorities of agents' certificates, and the key that opens what is sealed
-//	listener.orrery.dev          ConfigMap  where agents find the hub, and what they trust and seal with
-//	NAME.join                    Secret     the token of a join: its hash, its end, and the key that used it first
-//	NAME.agent                   Secret     the key that agents of the cluster have, in annotations
-//	left.UID                     ConfigMap  a Cluster that has left
+//	agent-authority.orrery.dev  Secret     authorities of agents' certificates, and the unsealing key
+//	listener.orrery.dev         ConfigMap  where agents find the hub; what they trust and seal with
+//	NAME.join                   Secret     token of a join: its hash, its end, and the first key
+//	NAME.agent                  Secret     the key of the cluster's agents, in annotations
+//	left.UID                    ConfigMap  a Cluster that has left
 package enrollment
 
 import (
@@ -24,7 +27,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// namespace of all that is kept.
+// namespace of all stored objects.
 const namespace = clusterv1alpha1.SecretNamespace
 
 // Names and their parts.
@@ -38,35 +41,37 @@ const (
 
 // Keys of a Secret NAME.join.
 const (
-	joinHash = "sha256" // of the token
+	joinHash = "sha256" // hash of the token
 	joinEnds = "ends"   // RFC 3339
 	joinUID  = "uid"    // of the Cluster
-	joinKey  = "key"    // fingerprint of the public key that used the token first; missing: nobody has
+	joinKey  = "key"    // fingerprint of the key that used the token first; missing: unused
 )
 
-// Annotations of a Secret NAME.agent. They are no secrets; as metadata they are in the cache that is there anyway.
+// Annotations of a Secret NAME.agent. They are not secret. As metadata they are in a cache that
+// exists anyway.
 const (
 	annotationKey  = "agent.orrery.dev/key"              // fingerprint of the public key
 	annotationEnds = "agent.orrery.dev/certificate-ends" // of the last certificate, RFC 3339
 )
 
-// secretOf is the Secret of a Cluster with a suffix, as it is to be.
+// secretOf returns a Secret with the name of a Cluster and a suffix, without content.
 func secretOf(cluster, suffix string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cluster + suffix}}
 }
 
-// owned makes a Secret go with its Cluster.
+// owned makes the Cluster the owner of the Secret, which is then deleted with the Cluster.
 func owned(s *corev1.Secret, c *clusterv1alpha1.Cluster) {
 	s.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: clusterv1alpha1.GroupVersion.String(), Kind: "Cluster", Name: c.Name, UID: c.UID,
 	}}
 }
 
-// writes is how often a write is tried that others are ahead of.
+// writes is the number of attempts of a write that conflicts with others.
 const writes = 5
 
-// write reads a Secret, which may not be there yet, has it changed, and writes it if that made a difference. What somebody else wrote
-// meanwhile is read anew: change is called again then, and may refuse.
+// write reads a Secret, or starts an empty one, calls change, and writes the Secret if change
+// reports a change. After a conflict it reads again and calls change again. An error of change ends
+// it.
 func write(ctx context.Context, reader client.Reader, hub client.Client, name string, change func(*corev1.Secret) (changed bool, err error)) error {
 	var err error
 	for range writes {
@@ -107,7 +112,7 @@ func tryWrite(ctx context.Context, reader client.Reader, hub client.Client, name
 	return nil
 }
 
-// moment reads a time as it is kept; the zero time if it is none, which is over.
+// moment parses a stored time. An invalid text gives the zero time, which is in the past.
 func moment(text string) time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

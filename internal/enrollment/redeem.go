@@ -22,23 +22,23 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// Bounds of redemptions. Whoever sends one is a stranger.
+// Limits on redemptions, which come from unauthenticated clients.
 const (
-	redeemTime = 30 * time.Second // for all of one
+	redeemTime = 30 * time.Second // for the whole redemption
 	bodyTime   = 10 * time.Second // for its body to arrive; see Options
 	redeeming  = 16               // at once
 
 	allPerSecond, allAtOnce         = 50, 200
-	addressPerSecond, addressAtOnce = 10, 50 // of an address; behind a balancer all have one
+	addressPerSecond, addressAtOnce = 10, 50 // per address; behind a balancer all agents have one
 	mostAddresses                   = 4096
 )
 
-// join is what is kept of a token.
+// join is the stored part of a token.
 type join struct {
 	hash []byte
 	ends time.Time
 	uid  types.UID
-	key  string // that has used it; empty: none has
+	key  string // fingerprint of the key that used it; "": unused
 }
 
 func readJoin(s *corev1.Secret) join {
@@ -47,23 +47,23 @@ func readJoin(s *corev1.Secret) join {
 	}
 }
 
-// opens is true if the token, in the hands of who has a key, opens a Cluster.
+// opens reports whether the token, redeemed with the key, is valid for the Cluster with the UID.
 func (j join) opens(uid types.UID, token, key string, now time.Time) bool {
 	hash := sha256.Sum256([]byte(token))
 	same := subtle.ConstantTimeCompare(j.hash, hash[:]) == 1
 	return same && uid != "" && j.uid == uid && now.Before(j.ends) && (j.key == "" || j.key == key)
 }
 
-// usedBy is true while a key could redeem its token again.
+// usedBy reports whether the key can still redeem its token again.
 func (j join) usedBy(uid types.UID, key string, now time.Time) bool {
 	return key != "" && j.key == key && j.uid == uid && now.Before(j.ends)
 }
 
-// errNotOpened is all that is said of a token that opens nothing: who does not have the right one learns neither which clusters there are,
-// nor which have tokens.
+// errNotOpened is the answer to every invalid token. It does not reveal which clusters exist, or
+// which have tokens.
 var errNotOpened = errors.New("the token opens no cluster of this name: it may have ended, have been replaced, or have been used with another key; run orrery cluster rejoin where the hub is administered, and apply what it prints")
 
-// limits are how often redemptions are taken.
+// limits bounds the rate of redemptions.
 type limits struct {
 	places chan struct{}
 	all    *rate.Limiter
@@ -76,9 +76,10 @@ func newLimits() *limits {
 	return &limits{places: make(chan struct{}, redeeming), all: rate.NewLimiter(allPerSecond, allAtOnce), of: map[netip.Prefix]*rate.Limiter{}}
 }
 
-// allow tells whether an address may come now. Of IPv6 all addresses count as one that a host may have.
+// allow reports whether a redemption from the address is within the limits. All IPv6 addresses of a
+// /64 count as one.
 func (l *limits) allow(remote string) bool {
-	var from netip.Prefix // all that have no address count as one, too
+	var from netip.Prefix // invalid addresses count as one
 	if at, err := netip.ParseAddrPort(remote); err == nil {
 		address := at.Addr().Unmap().WithZone("")
 		from = netip.PrefixFrom(address, min(64, address.BitLen())).Masked()
@@ -88,7 +89,7 @@ func (l *limits) allow(remote string) bool {
 	of := l.of[from]
 	if of == nil {
 		if len(l.of) >= mostAddresses {
-			clear(l.of) // the limit of all holds on
+			clear(l.of) // the limit for all addresses still holds
 		}
 		of = rate.NewLimiter(addressPerSecond, addressAtOnce)
 		l.of[from] = of
@@ -131,7 +132,7 @@ func (e *Enrollment) redeem(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &refused):
 		e.answer(w, "Refused", http.StatusForbidden, tunnel.Receipt{Refused: err.Error()})
 	case err != nil:
-		e.log.Info("a redemption failed", "cause", err.Error()) // the name of the cluster is a stranger's word
+		e.log.Info("a redemption failed", "cause", err.Error()) // the cluster's name is untrusted
 		e.answer(w, "Failed", http.StatusServiceUnavailable, tunnel.Receipt{Refused: "the hub cannot take the token now; try again"})
 	default:
 		e.log.Info("an agent has redeemed the token of its cluster", "cluster", redemption.Cluster, "address", r.RemoteAddr)
@@ -152,10 +153,11 @@ func (e *Enrollment) answer(w http.ResponseWriter, result string, status int, re
 	_ = json.NewEncoder(w).Encode(receipt) //nolint:errchkjson // it may have gone
 }
 
-// refusal is an answer to what somebody sent, and may be shown to them.
+// refusal is an error that the client may see.
 type refusal struct{ error }
 
-// take turns a token into a certificate. Each step may be the last before the process is killed: the agent repeats all of it.
+// take exchanges a token for a certificate. The process may be killed between any two steps: the
+// agent then repeats the whole redemption.
 func (e *Enrollment) take(ctx context.Context, r tunnel.Redemption) (certificate []byte, err error) {
 	k := e.keeper.Load()
 	if k == nil {
@@ -183,7 +185,8 @@ func (e *Enrollment) take(ctx context.Context, r tunnel.Redemption) (certificate
 	return certificate, nil
 }
 
-// bind notes that a key has used the token of a Cluster. Strangers come as far as this: whatever is not so takes the same way.
+// bind records that a key has used the token of a Cluster. Unauthenticated requests get this far,
+// so all of them take the same path, whether the cluster exists or not.
 func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clusterv1alpha1.Cluster, error) {
 	c := &clusterv1alpha1.Cluster{}
 	named := nameOfCluster(cluster)
@@ -208,7 +211,8 @@ func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clu
 	return c, err
 }
 
-// nameOfCluster is what is asked for where somebody names a cluster: what could be no name of one is replaced by one that none has.
+// nameOfCluster returns the text if it can be the name of a cluster, else a name that no cluster
+// has.
 func nameOfCluster(text string) string {
 	if len(text) == 0 || len(text) > 63 {
 		return "-"
@@ -221,8 +225,9 @@ func nameOfCluster(text string) string {
 	return text
 }
 
-// issue makes a certificate of a Cluster for a key, which agents of it may have from then on. That is written first: of a certificate that
-// nobody knows of could nobody be rid.
+// issue issues a certificate of a Cluster for a key. It first stores the key as the one that the
+// cluster's agents may use: otherwise the certificate could not be revoked. If fresh is false, the
+// key must be stored already.
 func (e *Enrollment) issue(ctx context.Context, k *keeper, c *clusterv1alpha1.Cluster, key *ecdsa.PublicKey, name string, fresh bool) ([]byte, error) {
 	now := e.now()
 	err := write(ctx, e.reader, e.hub, c.Name+agentSuffix, func(s *corev1.Secret) (bool, error) {

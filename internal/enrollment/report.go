@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// report takes what an agent that was admitted reports: gateway.Taker.
+// report processes the report of an admitted agent. It is a gateway.Taker.
 func (e *Enrollment) report(ctx context.Context, certificate *x509.Certificate, cluster string, r tunnel.Report) tunnel.Receipt {
 	var receipt tunnel.Receipt
 	err := e.renew(ctx, certificate, cluster, r, &receipt)
@@ -43,7 +43,7 @@ func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, c
 	if err != nil {
 		return err
 	}
-	if err := judge(who, have, e.now()); err != nil { // it may have changed since it was admitted
+	if err := judge(who, have, e.now()); err != nil { // it may have changed since Admit
 		return &refusal{err}
 	}
 	if len(r.Request) > 0 {
@@ -62,7 +62,7 @@ func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, c
 	if err := tunnel.Open(k.sealing, cluster, r.Sealed, &credentials); err != nil {
 		return &refusal{err}
 	}
-	// Whoever has the key could redeem its token again.
+	// The holder of the key can redeem its token again, so the report counts as a redemption.
 	if err := e.options.Offer(ctx, cluster, who.uid, credentials, have.joining); err != nil {
 		return &refusal{err}
 	}
@@ -72,8 +72,8 @@ func (e *Enrollment) renew(ctx context.Context, certificate *x509.Certificate, c
 	return nil
 }
 
-// settle ends the token of a join that is complete: the agent has its certificate, and the hub its credentials. Whoever recorded the
-// redemption can do nothing with it from then on.
+// settle deletes the token of a completed join: the agent has its certificate, and the hub its
+// credentials. A recorded redemption is useless from then on.
 func (e *Enrollment) settle(ctx context.Context, c *clusterv1alpha1.Cluster, key string) error {
 	s := &corev1.Secret{}
 	there, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, joinSuffix)), s)

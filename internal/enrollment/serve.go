@@ -27,44 +27,47 @@ import (
 )
 
 const (
-	// lookInterval is the time between two looks at what ends: authorities, and tombstones.
+	// lookInterval is the interval between checks for expired authorities and tombstones.
 	lookInterval = time.Hour
-	// retryInterval is the time until what failed is tried again.
+	// retryInterval is the delay before a failed check is repeated.
 	retryInterval = time.Second
-	// recheckTime bounds one look at the agents of a cluster, whose connections are to end within 5 seconds of a revocation.
+	// recheckTime bounds one check of the agents of a cluster: their connections must end within 5
+	// seconds of a revocation.
 	recheckTime = 3 * time.Second
 	recheckers  = 4
 )
 
 // Options of Enrollment.
 type Options struct {
-	// URL by which agents reach the hub's listener; empty: it is not known.
+	// URL of the hub's listener for agents; "": unknown.
 	URL string
-	// Authorities of the listener's certificate in PEM; none: the system's know it.
+	// Authorities returns the authorities of the listener's certificate in PEM; none: the system's.
 	Authorities func() ([]byte, error)
-	// Offer is given what an agent says how the hub reaches its cluster. redeemed is true of who has the token of the join. An error is
-	// shown to the agent. The hub cannot reach the cluster by the agent before Offer of its redemption has returned.
+	// Offer receives the credentials with which the hub reaches the agent's cluster. redeemed is
+	// true if the agent holds the token of the join. An error is sent to the agent. Until Offer of
+	// the redemption has returned, the hub cannot reach the cluster through the agent.
 	Offer func(ctx context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error
-	// Changed is told when the agents of a cluster came, went or changed; see gateway.Options.
+	// Changed is called when agents of a cluster connected, disconnected or changed; see
+	// gateway.Options.
 	Changed func(cluster string)
 	// Timing of the tunnel; the zero value: tunnel.DefaultTiming.
 	Timing tunnel.Timing
 
 	now      func() time.Time
-	bodyTime time.Duration // for the body of a redemption to arrive
+	bodyTime time.Duration // for reading the body of a redemption
 	retries  clock.WithTicker
 }
 
-// Enrollment lets agents in.
+// Enrollment admits agents.
 type Enrollment struct {
 	options Options
 	hub     client.Client
-	reader  client.Reader // past the caches
+	reader  client.Reader // without cache
 	log     logr.Logger
 	now     func() time.Time
 	gateway *gateway.Gateway
 	limits  *limits
-	keeper  atomic.Pointer[keeper] // nil until there is one
+	keeper  atomic.Pointer[keeper] // nil until it is loaded
 	queue   workqueue.TypedDelayingInterface[string]
 	ensured reconciler.Attempt
 }
@@ -75,7 +78,8 @@ func (e *Enrollment) Prepared() <-chan struct{} { return e.ensured.Ended() }
 // everybody in the queue is all clusters, and the authority.
 const everybody = ""
 
-// Add adds the enrollment of agents to a manager. Who is revoked is looked for in its caches of Clusters and of the metadata of Secrets.
+// Add adds the enrollment of agents to a manager. It detects revocations in the manager's caches of
+// Clusters and of the metadata of Secrets.
 func Add(mgr manager.Manager, o Options) (*Enrollment, error) {
 	if o.Timing == (tunnel.Timing{}) {
 		o.Timing = tunnel.DefaultTiming()
@@ -111,17 +115,18 @@ func Add(mgr manager.Manager, o Options) (*Enrollment, error) {
 	return e, nil
 }
 
-// Gateway is what dials clusters through the agents that came in.
+// Gateway dials clusters through their agents.
 func (e *Enrollment) Gateway() *gateway.Gateway { return e.gateway }
 
-// Routes are what the listener is to serve, by path.
+// Routes returns the handlers for the listener, by path.
 func (e *Enrollment) Routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		tunnel.Path: e.gateway, tunnel.ReportPath: e.gateway.Reports(e.report), tunnel.RedeemPath: http.HandlerFunc(e.redeem),
 	}
 }
 
-// handler tells of objects that come, change and go; what there was not, or is not any more, is nil.
+// handler calls changed when an object is added, updated or deleted. was is nil for a new object,
+// is for a deleted one.
 func handler(changed func(was, is metav1.Object)) toolscache.ResourceEventHandler {
 	object := func(o any) metav1.Object {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
@@ -129,7 +134,7 @@ func handler(changed func(was, is metav1.Object)) toolscache.ResourceEventHandle
 		}
 		m, err := meta.Accessor(o)
 		if err != nil {
-			return nil // it is none, as informers have nothing else
+			return nil // informers have only objects
 		}
 		return m
 	}
@@ -140,7 +145,7 @@ func handler(changed func(was, is metav1.Object)) toolscache.ResourceEventHandle
 	}
 }
 
-// clusterChanged has the agents of a Cluster judged anew when that may matter.
+// clusterChanged queues the agents of a Cluster for a new check if the change can matter.
 func (e *Enrollment) clusterChanged(was, is metav1.Object) {
 	old, _ := was.(*clusterv1alpha1.Cluster)
 	now, _ := is.(*clusterv1alpha1.Cluster)
@@ -154,7 +159,7 @@ func (e *Enrollment) clusterChanged(was, is metav1.Object) {
 	}
 }
 
-// secretChanged has those judged anew whose key, or whose authority, changed.
+// secretChanged queues the agents for a new check whose key or authority changed.
 func (e *Enrollment) secretChanged(was, is metav1.Object) {
 	o := is
 	if o == nil {
@@ -173,7 +178,7 @@ func (e *Enrollment) secretChanged(was, is metav1.Object) {
 	}
 }
 
-// run looks after all of it until ctx ends.
+// run works until ctx ends, and then closes the gateway.
 func (e *Enrollment) run(ctx context.Context) error {
 	var working sync.WaitGroup
 	for range recheckers {
@@ -211,7 +216,7 @@ func (e *Enrollment) work(ctx context.Context) {
 	}
 }
 
-// look judges the agents of a cluster anew, and says whether that is done.
+// look checks the agents of a cluster again, and reports whether the check is complete.
 func (e *Enrollment) look(ctx context.Context, cluster string) bool {
 	ctx, cancel := context.WithTimeout(ctx, recheckTime)
 	defer cancel()

@@ -18,11 +18,12 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// tokenLife is how long a token may be redeemed.
+// tokenLife is how long a token can be redeemed.
 const tokenLife = 24 * time.Hour
 
-// NewToken makes a token by which an agent of a Cluster may come in, within 24 hours. One that was made before ends, used or not. What the
-// agents of the cluster have meanwhile stays good until one redeems the token with another key.
+// NewToken creates a token with which an agent of the Cluster can enrol, within 24 hours. It
+// replaces an earlier token, used or not. The certificates of the cluster's agents stay valid until
+// the token is redeemed with another key.
 func NewToken(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
 	c := &clusterv1alpha1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Name: cluster}, c); err != nil {
@@ -44,8 +45,8 @@ func NewToken(ctx context.Context, hub client.Client, cluster string) (token str
 	return token, expires, err
 }
 
-// Rejoin makes a token as NewToken does, and has the hub forget the key of the agents that a Cluster has: their certificates are good for
-// nothing any more, and their connections end.
+// Rejoin creates a token as NewToken does, and revokes the key of the Cluster's agents. Their
+// certificates are then invalid, and their connections end.
 func Rejoin(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
 	if token, expires, err = NewToken(ctx, hub, cluster); err != nil {
 		return "", time.Time{}, err
@@ -56,15 +57,15 @@ func Rejoin(ctx context.Context, hub client.Client, cluster string) (token strin
 	return token, expires, nil
 }
 
-// Keys of the ConfigMap of the listener.
+// Keys of the listener's ConfigMap.
 const (
 	listenerURL = "url"
 	listenerCA  = "ca.crt"
 	listenerKey = "key" // in base64
 )
 
-// Published says where agents find the hub: the URL of its listener, the authorities of that in PEM (empty: the system's know it), and the
-// public key for tunnel.Seal.
+// Published returns how agents reach the hub: the URL of its listener, the authorities of its
+// certificate in PEM (empty: the system's), and the public key for tunnel.Seal.
 func Published(ctx context.Context, hub client.Reader) (listener string, ca, key []byte, err error) {
 	m := &corev1.ConfigMap{}
 	err = hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: listenerConfigMap}, m)
@@ -82,8 +83,8 @@ func Published(ctx context.Context, hub client.Reader) (listener string, ca, key
 	return m.Data[listenerURL], []byte(m.Data[listenerCA]), key, nil
 }
 
-// OnlyLocal is true of a URL that leads nowhere but to the machine that it is used on: agents elsewhere do not find the hub by it,
-// and orrery server needs --public-url and --public-address.
+// OnlyLocal reports whether the host of the URL is this machine. Agents on other machines cannot
+// use such a URL: orrery server needs --public-url and --public-address.
 func OnlyLocal(listener string) bool {
 	u, err := url.Parse(listener)
 	if err != nil {

@@ -12,17 +12,18 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// tombstoneLife is how long it is remembered that a cluster has left.
+// tombstoneLife is how long the hub remembers a cluster that has left.
 const tombstoneLife = 365 * 24 * time.Hour
 
-// labelLeft is on tombstones.
+// labelLeft is the label of tombstones.
 const labelLeft = "agent.orrery.dev/left"
 
-// Leave remembers, by the UID of its Cluster, that a cluster leaves which has agents: they are told to remove themselves. It is for when
-// nothing more is to be done in the cluster.
+// Leave records, by the UID of its Cluster, that a cluster with agents leaves, so that the agents
+// remove themselves. It is called when nothing more must be done in the cluster. For a cluster that
+// never had agents it does nothing.
 func (e *Enrollment) Leave(ctx context.Context, c *clusterv1alpha1.Cluster) error {
 	if c.Spec.SyncMode != clusterv1alpha1.Pull {
-		// It may have had agents before.
+		// The cluster may have had agents before.
 		had, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, agentSuffix)), &corev1.Secret{})
 		if err != nil || !had {
 			return err
@@ -39,7 +40,7 @@ func (e *Enrollment) Leave(ctx context.Context, c *clusterv1alpha1.Cluster) erro
 	return nil
 }
 
-// forget drops the tombstones that are old.
+// forget deletes old tombstones.
 func (e *Enrollment) forget(ctx context.Context) error {
 	list := &corev1.ConfigMapList{}
 	if err := e.reader.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{labelLeft: "true"}); err != nil {

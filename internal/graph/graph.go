@@ -1,8 +1,10 @@
-// Package graph says what objects have to do with each other: what an object refers to, selects, runs and is owned by. It is the one place that says so:
-// the store's index of references, the fleet's graph and the term "uses" of queries ask it.
+// Package graph computes the links between objects: what an object refers to, selects, runs and is
+// owned by. It is the only place for that. The store's index of references, the fleet's graph and
+// the query term "uses" are built on it.
 //
-// An object tells its links itself, and tells them of others by name. A link leads from what uses to what is used, unless it is Inverse: what is owned tells its owner,
-// which uses it.
+// The links are in the object itself, by name. A link leads from the object that uses another to
+// the used one, unless it is Inverse. An example of an inverse link: an owned object names its
+// owner, which uses it.
 package graph
 
 import (
@@ -23,26 +25,26 @@ type Relation string
 
 // The relations.
 const (
-	Owner     Relation = "owner"     // it owns the other: it is the controller, or else the first owner
-	Selector  Relation = "selector"  // its selector selects the pod
-	Mount     Relation = "mount"     // as a volume of its pods
-	Env       Relation = "env"       // in the environment of its containers
-	Pull      Relation = "pull"      // to pull its images
-	Account   Relation = "account"   // its pods run as the ServiceAccount
-	Image     Relation = "image"     // its containers run the image
-	Node      Relation = "node"      // it runs on the node
-	Class     Relation = "class"     // it is of the class
-	Storage   Relation = "storage"   // its data is there
-	Route     Relation = "route"     // it sends requests there, or gets them from there
-	TLS       Relation = "tls"       // it serves with the certificate
-	Scale     Relation = "scale"     // it scales the other
-	Binding   Relation = "binding"   // it binds the role, or binds it to the ServiceAccount
-	Webhook   Relation = "webhook"   // its requests go to the Service
-	Endpoints Relation = "endpoints" // the slice has its endpoints
-	Event     Relation = "event"     // it is about the other
+	Owner     Relation = "owner"     // the controller, or else the first owner, of the other
+	Selector  Relation = "selector"  // the selector selects the pod
+	Mount     Relation = "mount"     // as a volume of the pods
+	Env       Relation = "env"       // in the environment of the containers
+	Pull      Relation = "pull"      // to pull the images
+	Account   Relation = "account"   // the pods run as the ServiceAccount
+	Image     Relation = "image"     // the containers run the image
+	Node      Relation = "node"      // runs on the node
+	Class     Relation = "class"     // has the class
+	Storage   Relation = "storage"   // the data is there
+	Route     Relation = "route"     // sends requests there, or gets them from there
+	TLS       Relation = "tls"       // serves with the certificate
+	Scale     Relation = "scale"     // scales the other
+	Binding   Relation = "binding"   // binds the role, or binds it to the ServiceAccount
+	Webhook   Relation = "webhook"   // requests go to the Service
+	Endpoints Relation = "endpoints" // the slice has the Service's endpoints
+	Event     Relation = "event"     // is about the other
 )
 
-// meanings are what each relation means, in the order in which they are told.
+// meanings has the meaning of each relation, in order of presentation.
 var meanings = []struct {
 	relation Relation
 	means    string
@@ -66,7 +68,7 @@ var meanings = []struct {
 	{Event, "is an Event about it"},
 }
 
-// Relations are all of them.
+// Relations returns all relations.
 func Relations() (out []Relation) {
 	for _, m := range meanings {
 		out = append(out, m.relation)
@@ -74,7 +76,8 @@ func Relations() (out []Relation) {
 	return out
 }
 
-// Means says what an object is to another that it has the relation to.
+// Means returns what an object with the relation does to the other, for users; "" for an unknown
+// relation.
 func (r Relation) Means() string {
 	for _, m := range meanings {
 		if m.relation == r {
@@ -84,30 +87,32 @@ func (r Relation) Means() string {
 	return ""
 }
 
-// Images are no objects, but in the graph they are of this kind.
+// Images is the kind of images in the graph, which are not objects.
 var Images = schema.GroupKind{Kind: "Image"}
 
-// Link is what an object says of another, or with Selector of all pods of its namespace that are selected.
+// Link is a reference of an object to another or, with Selector, to the selected pods of its
+// namespace.
 type Link struct {
 	Relation Relation
-	Inverse  bool // the other uses this one
+	Inverse  bool // the other uses this object
 	Kind     schema.GroupKind
-	// Namespace is another than the object's own; "": it is in the same, or its kind is in none.
+	// Namespace of the other; "": the same namespace, or a cluster-scoped kind.
 	Namespace string
 	Name      string
-	UID       types.UID       // of the other; "": whatever has the name
+	UID       types.UID       // of the other; "": any object with the name
 	Selector  labels.Selector // instead of a name; nil: there is none
 }
 
-// Term is under what an index has all links that lead to a name: KIND.GROUP/NAME.
+// Term returns the index entry for all links to a name: KIND.GROUP/NAME.
 func Term(kind schema.GroupKind, name string) string { return kind.String() + "/" + name }
 
-// TermAcross is under what an index has, besides, links that lead to another namespace.
+// TermAcross returns the additional index entry for links to another namespace.
 func TermAcross(kind schema.GroupKind, namespace, name string) string {
 	return kind.String() + "/" + namespace + "/" + name
 }
 
-// Terms are under what an index has an object's links, each once. Owners, images and what Events are about have indexes of their own, and selectors none.
+// Terms returns the index entries for an object's links, each once. Owners, images and the objects
+// of Events have their own indexes, and selectors have none.
 func Terms(links []Link) (out []string) {
 	add := func(term string) {
 		if !slices.Contains(out, term) {
@@ -126,7 +131,7 @@ func Terms(links []Link) (out []string) {
 	return out
 }
 
-// Links are what an object of a type says, by its JSON.
+// Links returns all links of an object of a type, from its JSON; nil for invalid JSON.
 func Links(gr schema.GroupResource, body []byte) []Link {
 	var o object
 	if !decode(body, &o) {
@@ -141,7 +146,8 @@ func Links(gr schema.GroupResource, body []byte) []Link {
 	return s.links
 }
 
-// Referring are the links of an object that an index has, by its JSON: all but those to its owner.
+// Referring returns the links of an object that are in the index, from its JSON: all except the
+// owner.
 func Referring(gr schema.GroupResource, body []byte) []Link {
 	source, ok := sources[gr]
 	if !ok {
@@ -158,7 +164,7 @@ func Referring(gr schema.GroupResource, body []byte) []Link {
 
 // said collects links, each once.
 type said struct {
-	own   string // the object's namespace
+	own   string // namespace of the object
 	links []Link
 }
 
@@ -177,7 +183,7 @@ func (s *said) add(l Link) {
 	s.links = append(s.links, l)
 }
 
-// to adds a link to a name in the object's own namespace, or in none.
+// to adds a link to a name in the object's namespace, or to a cluster-scoped object.
 func (s *said) to(r Relation, kind schema.GroupKind, name Text) {
 	s.add(Link{Relation: r, Kind: kind, Name: string(name)})
 }
@@ -186,12 +192,12 @@ func (s *said) across(r Relation, kind schema.GroupKind, namespace, name Text) {
 	s.add(Link{Relation: r, Kind: kind, Namespace: string(namespace), Name: string(name)})
 }
 
-// pods adds a link to pods that a selector selects.
+// pods adds a link to the pods that a selector selects.
 func (s *said) pods(selector labels.Selector) {
 	s.add(Link{Relation: Selector, Kind: podKind, Selector: selector})
 }
 
-// Text is the text of a string, number or boolean of JSON, as fields are compared; of everything else it is "".
+// Text is the text of a JSON string, number or boolean; "" for everything else.
 type Text string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -210,7 +216,7 @@ func (s *Text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// list is a list, or of what is none, the empty one.
+// list is a JSON list; empty for everything else.
 type list[T any] []T
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -222,17 +228,17 @@ func (l *list[T]) UnmarshalJSON(b []byte) error {
 	if _, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return err
 	}
-	return nil // elements of another type are empty
+	return nil // elements of another type stay empty
 }
 
-// decode reads JSON; fields of another type are as if they were not there. It says whether it is JSON at all.
+// decode decodes JSON and ignores fields of another type. It returns false for invalid JSON.
 func decode(body []byte, into any) bool {
 	err := casejson.UnmarshalCaseSensitivePreserveInts(body, into)
 	_, mistyped := errors.AsType[*json.UnmarshalTypeError](err)
 	return err == nil || mistyped
 }
 
-// object is what every object has.
+// object is the common part of all objects.
 type object struct {
 	Metadata metadata `json:"metadata"`
 }
@@ -251,7 +257,7 @@ type owner struct {
 	Controller Text `json:"controller"`
 }
 
-// owner adds the one owner whose UID the index has: the controller, or else the first.
+// owner adds the owner whose UID is indexed: the controller, or else the first owner.
 func (m *metadata) owner(s *said) {
 	if len(m.OwnerReferences) == 0 {
 		return
@@ -266,7 +272,7 @@ func (m *metadata) owner(s *said) {
 	s.add(Link{Relation: Owner, Inverse: true, Kind: kindOf(one.APIVersion, one.Kind), Name: string(one.Name), UID: types.UID(one.UID)})
 }
 
-// kindOf is the kind of a reference by API version and kind.
+// kindOf returns the kind for an API version and a kind.
 func kindOf(apiVersion, kind Text) schema.GroupKind {
 	group, _, versioned := strings.Cut(string(apiVersion), "/")
 	if !versioned {
@@ -275,7 +281,7 @@ func kindOf(apiVersion, kind Text) schema.GroupKind {
 	return schema.GroupKind{Group: group, Kind: string(kind)}
 }
 
-// selecting is a selector of a Service, whose selector is labels alone; nil: it selects nothing.
+// selecting returns the selector of a Service, which has labels only; nil if it selects nothing.
 func selecting(set map[string]Text) labels.Selector {
 	if len(set) == 0 {
 		return nil
@@ -291,7 +297,7 @@ func selecting(set map[string]Text) labels.Selector {
 	return selector
 }
 
-// selectingBy is a selector of everything else; nil: it is none that can be understood.
+// selectingBy returns the selector for a LabelSelector; nil if it is missing or invalid.
 func selectingBy(by *metav1.LabelSelector) labels.Selector {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil || by == nil {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Type is a kind to which objects refer, as Kubernetes has it.
+// Type is a kind of Kubernetes that objects can refer to.
 type Type struct {
 	Kind       schema.GroupKind
 	Resource   string
@@ -15,7 +15,8 @@ type Type struct {
 	short      string
 }
 
-// known are the kinds of Kubernetes and its Gateway API to which objects refer: they are known where no cluster serves them, or mirrors them.
+// known are the kinds of Kubernetes and its Gateway API that objects can refer to. They are known
+// even if no cluster serves or mirrors them.
 var known = []Type{
 	{configMapKind, "configmaps", true, "cm"},
 	{secretKind, "secrets", true, ""},
@@ -40,7 +41,7 @@ var known = []Type{
 	{schema.GroupKind{Kind: "ReplicationController"}, "replicationcontrollers", true, "rc"},
 }
 
-// TypeOf is a kind that is known without asking a cluster.
+// TypeOf returns the type of a kind; false if it is not a known one.
 func TypeOf(kind schema.GroupKind) (Type, bool) {
 	i := slices.IndexFunc(known, func(t Type) bool { return t.Kind == kind })
 	if i < 0 {
@@ -49,7 +50,7 @@ func TypeOf(kind schema.GroupKind) (Type, bool) {
 	return known[i], true
 }
 
-// TypeFor is the type of a resource that is known without asking a cluster.
+// TypeFor returns the type of a resource; false if it is not a known one.
 func TypeFor(gr schema.GroupResource) (Type, bool) {
 	i := slices.IndexFunc(known, func(t Type) bool { return t.Kind.Group == gr.Group && t.Resource == gr.Resource })
 	if i < 0 {
@@ -58,8 +59,8 @@ func TypeFor(gr schema.GroupResource) (Type, bool) {
 	return known[i], true
 }
 
-// ParseKind reads the name of a kind to which objects refer: one of Kubernetes' by any of its names, in singular or plural, short or with its group;
-// of others KIND.GROUP, as it is written in references.
+// ParseKind parses the name of a kind that objects can refer to. Known kinds have their singular,
+// plural and short names, with or without the group. Other kinds are KIND.GROUP, as in references.
 func ParseKind(text string) (schema.GroupKind, bool) {
 	name, group, grouped := strings.Cut(text, ".")
 	lower := strings.ToLower(name)
@@ -71,7 +72,7 @@ func ParseKind(text string) (schema.GroupKind, bool) {
 	return schema.GroupKind{Group: group, Kind: name}, grouped && group != "" && name != ""
 }
 
-// Names are the singular names of the kinds that are known.
+// Names returns the singular names of the known kinds, sorted.
 func Names() (out []string) {
 	for _, t := range known {
 		out = append(out, strings.ToLower(t.Kind.Kind))

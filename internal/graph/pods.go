@@ -2,7 +2,8 @@ package graph
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// Pods is what the JSON of a pod, or of what makes pods, says of them. It is decoded without regard to fields of other types.
+// Pods decodes the JSON of a pod, or of an object with a pod template. Fields of other types are
+// ignored.
 type Pods struct {
 	Template template `json:"template"` // of a PodTemplate
 	Spec     struct {
@@ -109,7 +110,7 @@ func (p *Pods) all() [4]*podSpec {
 	return [4]*podSpec{&p.Spec.podSpec, &p.Spec.Template.Spec, &p.Spec.JobTemplate.Spec.Template.Spec, &p.Template.Spec}
 }
 
-// Images are those of the containers, each as often as it is there.
+// Images returns the images of all containers, with duplicates.
 func (p *Pods) Images() (out []string) {
 	for _, pod := range p.all() {
 		for _, containers := range [][]container{pod.InitContainers, pod.Containers, pod.EphemeralContainers} {
@@ -123,7 +124,8 @@ func (p *Pods) Images() (out []string) {
 	return out
 }
 
-// ImagesOf are the images in the JSON of a pod, or of what makes pods.
+// ImagesOf returns the images in the JSON of a pod, or of an object with a pod template; nil for
+// invalid JSON.
 func ImagesOf(body []byte) []string {
 	var p Pods
 	if !decode(body, &p) {
@@ -132,8 +134,8 @@ func ImagesOf(body []byte) []string {
 	return p.Images()
 }
 
-// References are the links by name, other than to the node. Not what every pod has unasked: the ServiceAccount "default", and the ConfigMap
-// kube-root-ca.crt.
+// References returns the links by name, without the node. It leaves out what every pod has by
+// default: the ServiceAccount "default" and the ConfigMap kube-root-ca.crt.
 func (p *Pods) References() []Link {
 	var s said
 	for _, pod := range p.all() {
@@ -185,7 +187,7 @@ func (p *podSpec) references(s *said) {
 	}
 }
 
-// readPods adds the links of a pod, or of what makes pods.
+// readPods adds the links of a pod, or of an object with a pod template.
 func readPods(body []byte, _ *object, s *said) {
 	var p Pods
 	if !decode(body, &p) {
@@ -200,13 +202,14 @@ func readPods(body []byte, _ *object, s *said) {
 	s.to(Node, nodeKind, p.Spec.NodeName)
 }
 
-// Conditions are those of an object.
+// Conditions are the status conditions of an object.
 type Conditions []struct {
 	Type   string `json:"type"`
 	Status string `json:"status"`
 }
 
-// Ready says whether a condition of readiness is true, and whether there is any. What has none is neither ready nor not.
+// Ready reports whether a condition Ready or Available is True. known is false if there is no such
+// condition.
 func (c Conditions) Ready() (ready, known bool) {
 	for _, one := range c {
 		if one.Type == "Ready" || one.Type == "Available" {

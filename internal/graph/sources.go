@@ -9,19 +9,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// source is a type whose objects tell of others.
+// source is a type whose objects have links.
 type source struct {
 	read func(body []byte, o *object, s *said)
-	// to are the kinds to which it refers by name; any says that it may be to each other one, too.
+	// to are the kinds that it refers to by name. any means that it may refer to each other kind,
+	// too.
 	to  []schema.GroupKind
 	any bool
 	// says are the relations of these references.
 	says []Relation
-	// across: also of other namespaces. meta: its metadata says with which namespace it is to be compared, or more.
+	// across: it refers to other namespaces, too. meta: read needs the object's metadata.
 	across, meta bool
-	inverse      bool // what it refers to uses it
-	selects      bool // it has a selector of pods, and no references
-	optional     bool // not every cluster serves it
+	inverse      bool // the target of the link uses the object
+	selects      bool // it selects pods, and has no references
+	optional     bool // some clusters do not serve the type
 }
 
 var (
@@ -87,13 +88,13 @@ func init() { //nolint:gochecknoinits // one map of what there is, of which some
 // Source is a type that may refer to a kind.
 type Source struct {
 	schema.GroupResource
-	Says     []Relation // what it may be to others
-	Across   bool       // from other namespaces, too
-	Inverse  bool       // what it refers to uses it
-	Optional bool       // not every cluster serves it: that it is not mirrored says nothing
+	Says     []Relation // possible relations of the reference
+	Across   bool       // also from other namespaces
+	Inverse  bool       // the target of the link uses the object
+	Optional bool       // some clusters do not serve it, so it may not be mirrored
 }
 
-// Sources are the types whose objects may refer to a kind by name, in a fixed order.
+// Sources returns the types whose objects may refer to the kind by name, sorted.
 func Sources(kind schema.GroupKind) (out []Source) {
 	for gr, s := range sources {
 		if s.any && kind != Images || slices.Contains(s.to, kind) {
@@ -104,13 +105,13 @@ func Sources(kind schema.GroupKind) (out []Source) {
 	return out
 }
 
-// Refers says whether objects of a type refer to others by name.
+// Refers reports whether objects of a type can refer to others by name.
 func Refers(gr schema.GroupResource) bool {
 	s, ok := sources[gr]
 	return ok && (s.any || len(s.to) > 0)
 }
 
-// Referrers are the types whose objects refer to others by name.
+// Referrers returns the types whose objects can refer to others by name, in no order.
 func Referrers() (out []schema.GroupResource) {
 	for gr := range sources {
 		if Refers(gr) {
@@ -120,7 +121,7 @@ func Referrers() (out []schema.GroupResource) {
 	return out
 }
 
-// Selecting are the types whose objects select pods of their namespace, in a fixed order.
+// Selecting returns the types whose objects select pods of their namespace, sorted.
 func Selecting() (out []schema.GroupResource) {
 	for gr, s := range sources {
 		if s.selects {
@@ -131,12 +132,12 @@ func Selecting() (out []schema.GroupResource) {
 	return out
 }
 
-// Running are the types that have images, in a fixed order.
+// Running returns the types whose objects have images, in a fixed order.
 func Running() []schema.GroupResource {
 	return append([]schema.GroupResource{{Resource: "pods"}}, podMakers...)
 }
 
-// reference names an object, as those of several APIs do.
+// reference names an object, in the forms that several APIs use.
 type reference struct {
 	APIVersion Text `json:"apiVersion"`
 	APIGroup   Text `json:"apiGroup"`
@@ -257,7 +258,7 @@ func readEvent(body []byte, _ *object, s *said) {
 		return
 	}
 	on := event.InvolvedObject
-	if on.UID == "" { // nothing would lead to the Event
+	if on.UID == "" { // such an Event cannot be found by its object
 		return
 	}
 	s.add(Link{Relation: Event, Kind: kindOf(on.APIVersion, on.Kind), Namespace: string(on.Namespace), Name: string(on.Name), UID: types.UID(on.UID)})
@@ -327,7 +328,8 @@ func readGateway(body []byte, _ *object, s *said) {
 	}
 }
 
-// or is the kind of a reference of the Gateway API, in which a group and a kind may be left out.
+// or returns the kind of a reference of the Gateway API, with defaults for a missing group and
+// kind.
 func (r *reference) or(group, kind string) schema.GroupKind {
 	if r.Kind == "" && r.Group == "" {
 		return schema.GroupKind{Group: group, Kind: kind}
@@ -376,7 +378,7 @@ func readBinding(body []byte, o *object, s *said) {
 		s.to(Binding, kind, binding.RoleRef.Name)
 	}
 	for _, subject := range binding.Subjects {
-		if subject.Kind == "ServiceAccount" { // others are no objects
+		if subject.Kind == "ServiceAccount" { // other subjects are not objects
 			s.across(Binding, serviceAccountKind, subject.Namespace, subject.Name)
 		}
 	}

@@ -18,17 +18,17 @@ import (
 // groupMount is where cgroups are mounted.
 const groupMount = "/sys/fs/cgroup"
 
-// hierarchy is a tree of cgroups that the machine has mounted: with cgroup v1 one for each controller, and often one
-// of v2 without controllers beside them; with v2 only that.
+// hierarchy is a mounted cgroup tree. With cgroup v1 there is one tree for each controller, and
+// often a v2 tree without controllers. With v2 there is one tree.
 type hierarchy struct {
-	Name    string // below /sys/fs/cgroup; empty if it is all there is
-	Options string // of its mount; empty with v2
-	// Own is the directory of the group that this process is in: the lab stays below it, within its limits. Where there
-	// is only v2 it is the nearest one above that can give its children controllers.
+	Name    string // below /sys/fs/cgroup; "" if it is the only one
+	Options string // of its mount; "" with v2
+	// Own is the directory of this process's group. The lab stays below it, within its limits. If
+	// there is only v2, Own is the nearest parent that can give controllers to its children.
 	Own string
 }
 
-// joinedHierarchies reads from /proc which hierarchies there are and where this process is in them.
+// joinedHierarchies returns the hierarchies, and where this process is in them, from /proc.
 func joinedHierarchies() ([]hierarchy, error) {
 	memberships, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -77,15 +77,15 @@ func joinedHierarchies() ([]hierarchy, error) {
 	return all, nil
 }
 
-// controllers leaves of a mount's options those that say which hierarchy it is.
+// controllers removes the mount options that do not identify the hierarchy.
 func controllers(options string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(option string) bool {
 		return slices.Contains([]string{"rw", "ro", "none", "xattr", "clone_children", "noprefix"}, option)
 	}), ",")
 }
 
-// delegating returns the group, or the nearest above it, whose children have the controllers that a kubelet needs. With
-// v2 that cannot be a group that has processes, unless it is the root.
+// delegating returns dir, or its nearest parent whose children have the controllers that a kubelet
+// needs. With v2 such a group cannot have processes, unless it is the root.
 func delegating(dir string) (string, error) {
 	for ; strings.HasPrefix(dir, groupMount); dir = filepath.Dir(dir) {
 		content, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
@@ -101,7 +101,8 @@ func delegating(dir string) (string, error) {
 		"write +cpu +memory +pids to %s/cgroup.subtree_control", groupMount)
 }
 
-// membership finds the path for the controllers of a mount in lines of the form 4:cpu,cpuacct:/path.
+// membership returns the path for the controllers of a mount, from lines such as
+// 4:cpu,cpuacct:/path.
 func membership(lines, options string) (string, bool) {
 	for line := range strings.Lines(lines) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -112,7 +113,7 @@ func membership(lines, options string) (string, bool) {
 	return "", false
 }
 
-// makeGroups makes the host's group in each hierarchy, without those that the host had in it before its power was cut.
+// makeGroups creates the host's group in each hierarchy. It removes groups from before a power cut.
 func (h *Host) makeGroups(ctx context.Context) error {
 	for _, g := range h.lab.groups {
 		if err := removeGroup(ctx, h.groupDir(g)); err != nil {
@@ -124,7 +125,7 @@ func (h *Host) makeGroups(ctx context.Context) error {
 			if err := os.Mkdir(dir, 0o755); err != nil && !exists(err) {
 				return err
 			}
-			// A new cpuset is empty, and then no process can join it.
+			// A new cpuset is empty, and no process can join it.
 			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 				if g.Options != "cpuset" {
 					break
@@ -148,7 +149,7 @@ func (h *Host) makeGroups(ctx context.Context) error {
 	return nil
 }
 
-// delegate gives the children of a group of v2 all controllers that it has.
+// delegate gives all controllers of a v2 group to its children.
 func delegate(dir string) error {
 	content, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -166,7 +167,7 @@ func (h *Host) groupDir(g hierarchy) string {
 	return filepath.Join(g.Own, h.lab.network.bridge, h.Name)
 }
 
-// groupLines is what host.sh reads: directory, name and options of each hierarchy.
+// groupLines returns the input of host.sh: directory, name and options of each hierarchy.
 func (h *Host) groupLines() string {
 	lines := make([]string, 0, len(h.lab.groups))
 	for _, g := range h.lab.groups {
@@ -175,7 +176,7 @@ func (h *Host) groupLines() string {
 	return strings.Join(lines, "\n")
 }
 
-// processGroups are the groups that the host's processes begin in.
+// processGroups returns the groups in which the host's processes start.
 func (h *Host) processGroups() []string {
 	dirs := make([]string, 0, len(h.lab.groups))
 	for _, g := range h.lab.groups {
@@ -188,7 +189,7 @@ func (h *Host) processGroups() []string {
 	return dirs
 }
 
-// removeGroup removes a group and those below it, once the processes that were in them are gone.
+// removeGroup removes a group and its subgroups as soon as their processes are gone.
 func removeGroup(ctx context.Context, dir string) error {
 	return until(ctx, func() error {
 		var dirs []string

@@ -20,16 +20,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is what a host may take until it answers ssh.
+// bootTime is how long a host may take until it answers ssh.
 const bootTime = 30 * time.Second
 
-// hostScript is PID 1 of a host until it becomes an init system.
+// hostScript runs as PID 1 of a host until it becomes the init system.
 //
 //go:embed host.sh
 var hostScript string
 
-// Host is one Linux host of a lab. Its file system is that of the machine with a layer of its own over it; /var, /root,
-// /home, /tmp, /opt and /usr/local begin empty.
+// Host is a Linux host of a lab. Its file system is the machine's with an own overlay. /var, /root,
+// /home, /tmp, /opt and /usr/local are empty at first.
 //
 // Its PID 1 is systemd, with sshd, the journal and D-Bus as its only units.
 type Host struct {
@@ -41,7 +41,7 @@ type Host struct {
 	address netip.Addr
 
 	mu   sync.Mutex
-	init *exec.Cmd // nil while the host is down
+	init *exec.Cmd // nil while the host is off
 }
 
 func newHost(l *Lab, number int) *Host {
@@ -49,8 +49,8 @@ func newHost(l *Lab, number int) *Host {
 	return &Host{Name: name, Address: address.String(), lab: l, dir: filepath.Join(l.dir, name), address: address}
 }
 
-// SSH is how a host is reached: root by key, the operator by key or password. The operator may run everything by sudo,
-// which asks for the password.
+// SSH is how to reach a host: as root by key, as the operator by key or password. The operator may
+// run everything by sudo, which asks for the password.
 type SSH struct {
 	Address  string
 	Port     int
@@ -59,12 +59,12 @@ type SSH struct {
 	Password string
 }
 
-// SSH returns how the host is reached.
+// SSH returns how to reach the host.
 func (h *Host) SSH() SSH {
 	return SSH{Address: h.Address, Port: 22, KeyFile: h.lab.key, Operator: operator, Password: operatorPassword}
 }
 
-// HostKey is the host's public key, as a line of known_hosts has it after the host's name.
+// HostKey returns the host's public key in the format of known_hosts, without the host name.
 func (h *Host) HostKey() (string, error) {
 	content, err := os.ReadFile(h.upper("etc/ssh/ssh_host_ed25519_key.pub"))
 	if err != nil {
@@ -74,7 +74,7 @@ func (h *Host) HostKey() (string, error) {
 	return strings.Join(fields[:min(2, len(fields))], " "), nil
 }
 
-// RotateHostKey gives the host another key, as an installation of it anew would.
+// RotateHostKey replaces the host's key, as a new installation would.
 func (h *Host) RotateHostKey(ctx context.Context) error {
 	path := h.upper("etc/ssh/ssh_host_ed25519_key")
 	fresh := filepath.Join(h.dir, "host_key")
@@ -84,7 +84,7 @@ func (h *Host) RotateHostKey(ctx context.Context) error {
 	if !h.up() {
 		return errors.Join(os.Rename(fresh, path), os.Rename(fresh+".pub", path+".pub"))
 	}
-	// Files of a mounted overlay are changed through it.
+	// Files of a mounted overlay must be changed through the mount.
 	root := h.Root()
 	for _, suffix := range []string{"", ".pub"} {
 		content, err := os.ReadFile(fresh + suffix)
@@ -102,12 +102,13 @@ func (h *Host) RotateHostKey(ctx context.Context) error {
 	return err
 }
 
-// Root is the root of the host's file system as the machine sees it, while the host is up.
+// Root is the root of the host's file system, seen from the machine. It is valid while the host is
+// up.
 func (h *Host) Root() string {
 	return fmt.Sprintf("/proc/%d/root", h.PID())
 }
 
-// PID of the host's first process as the machine sees it; 0 while the host is down.
+// PID returns the host's first process, seen from the machine; 0 while the host is down.
 func (h *Host) PID() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,14 +120,15 @@ func (h *Host) PID() int {
 
 func (h *Host) up() bool { return h.PID() != 0 }
 
-// Run runs a program in the host as root and returns its standard output. It does not depend on ssh. What the program
-// leaves running stays in the host.
+// Run runs a program in the host as root, without ssh, and returns its standard output. Processes
+// that the program leaves behind stay in the host.
 func (h *Host) Run(ctx context.Context, argv ...string) (string, error) {
 	pid := h.PID()
 	if pid == 0 {
 		return "", fmt.Errorf("run %s: %s is down", argv[0], h.Name)
 	}
-	// The shell joins the host's cgroups first: what the program starts belongs to the host.
+	// The shell joins the host's cgroups first, so that all processes of the program belong to the
+	// host.
 	script := `for group in $LAB_GROUPS; do echo 0 >"$group/cgroup.procs" || exit; done
 exec nsenter --target "$LAB_PID" --mount --uts --ipc --net --pid --cgroup --root --wd \
   env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"`
@@ -134,7 +136,7 @@ exec nsenter --target "$LAB_PID" --mount --uts --ipc --net --pid --cgroup --root
 	cmd.Env = append(os.Environ(), "LAB_PID="+strconv.Itoa(pid), "LAB_GROUPS="+strings.Join(h.processGroups(), "\n"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	// nsenter has a child in the host, which is to end with it.
+	// nsenter has a child in the host, which must end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a daemon that it started may hold the output open
@@ -144,7 +146,7 @@ exec nsenter --target "$LAB_PID" --mount --uts --ipc --net --pid --cgroup --root
 	return stdout.String(), nil
 }
 
-// Start boots the host, as the power button does after Kill, and waits until it answers ssh.
+// Start boots the host, also after Kill, and waits until it answers ssh.
 func (h *Host) Start(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -212,7 +214,7 @@ func (h *Host) boot(ctx context.Context) error {
 	return err
 }
 
-// answers returns nil when sshd greets.
+// answers returns nil when sshd sends its greeting.
 func (h *Host) answers(ctx context.Context) error {
 	dialer := net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(h.Address, "22"))
@@ -227,41 +229,43 @@ func (h *Host) answers(ctx context.Context) error {
 	return err
 }
 
-// Kill cuts the host's power: every process in it is killed, and with the last one its mounts, network and cgroups'
-// members are gone. What it has written to disk stays.
+// Kill cuts the host's power: all its processes are killed, which frees its mounts, network and
+// cgroups. Files stay as they were written to disk.
 func (h *Host) Kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.init == nil {
 		return
 	}
-	// The kernel kills everything in a PID namespace whose first process dies, before that one can be waited for.
-	_ = h.init.Process.Kill() // it exists until it was waited for
+	// The kernel kills all processes of a PID namespace when the first one dies, before Wait
+	// returns.
+	_ = h.init.Process.Kill() // it exists until Wait
 	_ = h.init.Wait()         // it was killed
 	h.init = nil
-	// With its namespace the host's end of the link goes, and this end with it, but not at once.
+	// The link goes with the namespace, but not at once.
 	h.lab.network.disconnect(h.link())
 }
 
-// Cut takes the host off the network, in both directions.
+// Cut disconnects the host from the network, in both directions.
 func (h *Host) Cut(ctx context.Context) error {
 	return run(ctx, "ip", "link", "set", h.link(), "down")
 }
 
-// Mend puts the host back on the network.
+// Mend connects the host to the network again.
 func (h *Host) Mend(ctx context.Context) error {
 	return run(ctx, "ip", "link", "set", h.link(), "up")
 }
 
-// link is the name of the machine's end of the host's network link. Names have at most 15 bytes.
+// link returns the name of the machine's end of the host's network link. Names have at most 15
+// bytes.
 func (h *Host) link() string {
 	return h.lab.network.bridge + "h" + strings.TrimPrefix(h.Name, "host-")
 }
 
-// upper is where the host's layer keeps a file of /etc and the like.
+// upper returns the path of a file in the host's overlay.
 func (h *Host) upper(path string) string { return filepath.Join(h.dir, "upper", path) }
 
-// console is the end of what init and the services that it started wrote.
+// console returns the last 1000 bytes of the output of init and its services.
 func (h *Host) console() string {
 	content, err := os.ReadFile(filepath.Join(h.dir, "console"))
 	if err != nil {
@@ -270,7 +274,8 @@ func (h *Host) console() string {
 	return strings.TrimSpace(string(content[max(0, len(content)-1000):]))
 }
 
-// until calls f until it succeeds, at most as long as ctx lasts or half a minute; then it returns f's last error.
+// until calls f until it succeeds or ctx ends, for at most half a minute, and returns the last
+// error of f.
 func until(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTime)
 	defer cancel()

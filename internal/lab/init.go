@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemd is where Debian has it.
+// systemd is the path on Debian.
 const systemd = "/usr/lib/systemd/systemd"
 
-// initCommand is what PID 1 of a host becomes. systemd takes less for granted where it is told that it is in a container.
+// initCommand becomes PID 1 of a host. In a container, systemd expects less of the system.
 const initCommand = "container=lab " + systemd + " --log-target=console --show-status=no"
 
-// systemdUnits are those of the machine's that a host starts. The others would set up devices, kernel settings and
-// logins, which are not the host's.
+// systemdUnits are the machine's units that a host starts. The others set up devices, kernel
+// settings and logins, which belong to the machine.
 var systemdUnits = []string{
 	"dbus.service", "dbus.socket", "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
 }
 
-// prepareSystemd leaves of the machine's units those that a host needs.
+// prepareSystemd masks the machine's units that a host does not need.
 func (h *Host) prepareSystemd() error {
 	dir := h.upper("etc/systemd/system")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -45,7 +45,7 @@ func (h *Host) prepareSystemd() error {
 			return err
 		}
 	}
-	// What is enabled wants multi-user.target, as on any host.
+	// multi-user.target starts the enabled units, as on any host.
 	for link, target := range map[string]string{
 		"default.target": "multi-user.target", "multi-user.target.wants/ssh.service": "ssh.service",
 	} {

@@ -1,10 +1,11 @@
-// Package lab gives tests and benchmarks Linux hosts to build clusters on: namespaces of this machine, each with its
-// own sshd, file system, network address and cgroups, with a mirror of the release downloads and an image registry
-// beside them. What runs in a host is real: containerd, runc, kubelet, kube-proxy with nftables, a CNI.
+// Package lab gives tests and benchmarks Linux hosts on which to build clusters. The hosts are
+// namespaces of this machine. Each host has its own sshd, file system, network address and cgroups.
+// A mirror of the release downloads and an image registry serve them. What runs in a host is real:
+// containerd, runc, kubelet, kube-proxy with nftables, a CNI.
 //
-// It needs root and a few Debian packages, which hack/lab-packages.sh installs, and the binaries that
-// hack/lab-artifacts.sh builds. The machine keeps nothing of a lab that was closed but a higher limit of inotify; what a killed test left behind is
-// removed by the next Start.
+// A lab needs root, a few Debian packages, which hack/lab-packages.sh installs, and the binaries
+// that hack/lab-artifacts.sh builds. A closed lab leaves nothing on the machine except a higher
+// limit of inotify instances. The next Start removes what a killed test left behind.
 package lab
 
 import (
@@ -28,24 +29,25 @@ import (
 
 // Options of a lab.
 type Options struct {
-	// Hosts is how many hosts are started at once, named host-1 to host-n.
+	// Hosts is the number of hosts that Start starts, named host-1 to host-n.
 	Hosts int
-	// Dir keeps everything of the lab; the lab makes it and Close removes it. By default it is a new directory in
-	// /var/tmp. containerd in the hosts needs a real file system there, not an overlay.
+	// Dir holds all files of the lab. The lab creates it and Close removes it. The default is a new
+	// directory in /var/tmp. containerd in the hosts needs a real file system there, not an
+	// overlay.
 	Dir string
-	// Artifacts is the directory that hack/lab-artifacts.sh filled, which the mirror and the registry serve.
-	// By default it is bin/lab in the root of this module.
+	// Artifacts is the directory that hack/lab-artifacts.sh filled, for the mirror and the
+	// registry. The default is bin/lab in the root of this module.
 	Artifacts string
 }
 
-// Lab is a set of hosts on a network of their own.
+// Lab is a set of hosts with their own network.
 type Lab struct {
 	dir     string
-	record  *os.File // held locked: as long as it is, the lab is alive
+	record  *os.File // locked while the lab is alive
 	network *network
 	groups  []hierarchy
 	spawner *spawner
-	key     string // private key file for every host
+	key     string // file with the private key for every host
 	served  *served
 
 	mu      sync.Mutex
@@ -53,7 +55,8 @@ type Lab struct {
 	clients []*exec.Cmd
 }
 
-// Start removes what dead labs left behind and starts a lab. Its hosts answer ssh when Start returns.
+// Start removes what dead labs left behind, and starts a lab. When it returns, the hosts answer
+// ssh.
 func Start(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err := checkMachine(); err != nil {
 		return nil, err
@@ -101,7 +104,8 @@ func Start(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, group.Wait()
 }
 
-// Close stops every host and removes every process, mount, namespace, link, cgroup and file of the lab.
+// Close stops every host, and removes every process, mount, namespace, link, cgroup and file of the
+// lab.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +115,7 @@ func (l *Lab) Close() error {
 	}
 	for _, c := range l.clients {
 		_ = c.Process.Kill()
-		_ = c.Wait() // by that
+		_ = c.Wait() // it was killed
 	}
 	if l.served != nil {
 		errs = append(errs, l.served.close())
@@ -123,7 +127,7 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// Host returns the host of that name; nil if there is none.
+// Host returns the host with the name; nil if there is none.
 func (l *Lab) Host(name string) *Host {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +144,7 @@ func (l *Lab) Hosts() []*Host {
 	return slices.Clone(l.hosts)
 }
 
-// AddHost starts one more host, with the next number.
+// AddHost starts another host, with the next number.
 func (l *Lab) AddHost(ctx context.Context) (*Host, error) {
 	l.mu.Lock()
 	h := newHost(l, len(l.hosts)+1)
@@ -156,8 +160,9 @@ func (l *Lab) AddHost(ctx context.Context) (*Host, error) {
 	return h, h.Start(ctx)
 }
 
-// ClientNetwork makes a network namespace with an address of the lab, for a program of the machine that is to see nothing of how the
-// machine's own links come and go, and returns its path, which nsenter --net takes. It is there until Close.
+// ClientNetwork creates a network namespace with an address of the lab, and returns its path for
+// nsenter --net. A program in it does not see changes of the machine's own links. Close removes the
+// namespace.
 func (l *Lab) ClientNetwork(ctx context.Context) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +170,7 @@ func (l *Lab) ClientNetwork(ctx context.Context) (string, error) {
 	if number > maxClients {
 		return "", fmt.Errorf("make the network of a client: a lab has at most %d", maxClients)
 	}
-	// The namespace lives as long as the process that it was made for, which dies with the lab's.
+	// The namespace lives as long as its process, which dies with the lab's process.
 	holder := exec.Command("sleep", "infinity")
 	holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if err := l.spawner.start(holder); err != nil {
@@ -188,17 +193,18 @@ func (l *Lab) ClientNetwork(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// Subnet is the network of the hosts. The machine has its first address.
+// Subnet returns the network of the hosts. The machine has the first address in it.
 func (l *Lab) Subnet() netip.Prefix { return l.network.subnet }
 
-// Mirror is the base URL of the release mirror: https://dl.k8s.io/x is at Mirror()+"/dl.k8s.io/x".
+// Mirror returns the base URL of the release mirror: https://dl.k8s.io/x is at
+// Mirror()+"/dl.k8s.io/x".
 func (l *Lab) Mirror() string { return "http://" + l.served.mirrorAddress }
 
-// Registry is host:port of the image registry, which speaks plain HTTP. An image is there under its upstream name
-// without the registry's host, for example pause:3.10.
+// Registry returns host:port of the image registry, which uses plain HTTP. An image has its
+// upstream name without the registry's host, for example pause:3.10.
 func (l *Lab) Registry() string { return l.served.registryAddress }
 
-// script is PID 1's program.
+// script is the path of the script that runs as PID 1.
 func (l *Lab) script() string { return filepath.Join(l.dir, "host.sh") }
 
 func (l *Lab) remains() remains {
@@ -209,7 +215,7 @@ func (l *Lab) remains() remains {
 	return r
 }
 
-// makeDir makes the lab's directory, on a file system that can be the upper layer of an overlay.
+// makeDir creates the lab's directory, on a file system that can be the upper layer of an overlay.
 func makeDir(dir string) (string, error) {
 	if dir == "" {
 		return os.MkdirTemp("/var/tmp", "orrery-lab-")
@@ -221,14 +227,14 @@ func makeDir(dir string) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
-	// The lab removes it in the end, so it must not be somebody's.
+	// Close removes the directory, so it must be new.
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make directory of the lab (it must not exist yet): %w", err)
 	}
 	return dir, nil
 }
 
-// run runs a program of the machine; its output is part of the error.
+// run runs a program of the machine. The error includes its output.
 func run(ctx context.Context, argv ...string) error {
 	_, err := output(ctx, argv...)
 	return err
@@ -242,14 +248,14 @@ func output(ctx context.Context, argv ...string) (string, error) {
 	return string(out), nil
 }
 
-// packages maps the programs that a lab uses to the Debian packages that have them.
+// packages maps the programs that a lab uses to the Debian packages that contain them.
 var packages = map[string]string{
 	"sshd": "openssh-server", "ssh-keygen": "openssh-client", "runc": "runc", "nft": "nftables", "iptables": "iptables",
 	"conntrack": "conntrack", "busybox": "busybox-static", "ip": "iproute2", "sudo": "sudo", "nsenter": "util-linux",
 	"chpasswd": "passwd", "ps": "procps", systemd: "systemd", "dbus-daemon": "dbus",
 }
 
-// checkMachine says what must be installed before a lab can start.
+// checkMachine returns an error that says what must be installed before a lab can start.
 func checkMachine() error {
 	if os.Geteuid() != 0 {
 		return errors.New("start lab: namespaces with their own networks need root: run the tests as root")
@@ -267,8 +273,9 @@ func checkMachine() error {
 	return nil
 }
 
-// raiseWatchers lets root have more instances of inotify, which the hosts of all labs share: a cluster of five takes about a hundred, and
-// 128 is what a machine begins with. It stays so, for other labs may need it.
+// raiseWatchers raises the limit of inotify instances of root, which the hosts of all labs share. A
+// cluster of five hosts takes about a hundred, and the default is 128. The limit stays raised,
+// since other labs may need it.
 func raiseWatchers() error {
 	const file, enough = "/proc/sys/fs/inotify/max_user_instances", 8192
 	content, err := os.ReadFile(file)
@@ -284,7 +291,8 @@ func raiseWatchers() error {
 	return nil
 }
 
-// removeAll removes a tree. Processes that were just killed may still be letting go of mounts in it.
+// removeAll removes a tree. It retries while processes that were just killed still hold mounts in
+// it.
 func removeAll(ctx context.Context, dir string) error {
 	return until(ctx, func() error {
 		if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -294,5 +302,5 @@ func removeAll(ctx context.Context, dir string) error {
 	})
 }
 
-// exists reports whether the error is that something is there already.
+// exists reports whether the error means that a file exists already.
 func exists(err error) bool { return errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.EEXIST) }

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// mirror serves release files and counts what it is asked for.
+// mirror serves release files and counts the requests.
 type mirror struct {
 	files http.Handler
 
@@ -28,7 +28,7 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.files.ServeHTTP(w, r)
 }
 
-// count notes a request and reports whether it is to be refused.
+// count records a request and reports whether it must be refused.
 func (m *mirror) count(method, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,10 +42,10 @@ func (m *mirror) count(method, name string) bool {
 	return true
 }
 
-// Requests counts how often the mirror was asked for the content (GET) of a path.
+// Requests returns how often the mirror was asked for the content (GET) of a path.
 func (l *Lab) Requests(name string) int { return l.AllRequests()[path.Clean(name)] }
 
-// AllRequests counts the mirror's GET requests by path.
+// AllRequests returns the number of the mirror's GET requests by path.
 func (l *Lab) AllRequests() map[string]int {
 	m := l.served.mirror
 	m.mu.Lock()

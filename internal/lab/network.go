@@ -15,37 +15,38 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// records has a file for each lab of this machine, named by its number, which the lab holds locked.
+// records has a locked file for each running lab of this machine, named by the lab's number.
 const records = "/run/orrery-lab"
 
-// network is a bridge with addresses 10.77.N.0/24, N being the number of the lab.
+// network is a bridge with addresses 10.77.N.0/24, where N is the number of the lab.
 type network struct {
 	bridge  string
 	subnet  netip.Prefix
 	gateway netip.Addr
 }
 
-// maxHosts is how many addresses there are from the first host's.
+// maxHosts is the number of addresses from the first host's on.
 const maxHosts = 254 - 10
 
-// maxClients is how many addresses there are between the machine's and the first host's.
+// maxClients is the number of addresses between the machine's and the first host's.
 const maxClients = 9
 
-// client is the address of a client by its number, from 1.
+// client returns the address of a client by its number, from 1.
 func (n *network) client(number int) netip.Addr {
 	a := n.subnet.Addr().As4()
 	a[3] = byte(1 + number)
 	return netip.AddrFrom4(a)
 }
 
-// address of a host by its number, from 1.
+// address returns the address of a host by its number, from 1.
 func (n *network) address(host int) netip.Addr {
 	a := n.subnet.Addr().As4()
 	a[3] = byte(10 + host)
 	return netip.AddrFrom4(a)
 }
 
-// claimNetwork removes what dead labs left behind, takes the first number that no lab holds and makes its bridge.
+// claimNetwork removes what dead labs left behind, takes the first free number, and creates its
+// bridge.
 func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 	if err := os.MkdirAll(records, 0o700); err != nil {
 		return nil, nil, err
@@ -55,7 +56,7 @@ func claimNetwork(ctx context.Context) (*network, *os.File, error) {
 		return nil, nil, err
 	}
 	defer all.Close()
-	// One at a time: a record that is new and not locked yet looks like a dead lab's.
+	// One process at a time: a new record that is not locked yet looks like a dead lab's.
 	if err := disk.LockOpen(ctx, all); err != nil {
 		return nil, nil, err
 	}
@@ -101,8 +102,8 @@ func (n *network) make(ctx context.Context) error {
 	return nil
 }
 
-// connect gives the network namespace of a process a link eth0 to the bridge. Its hardware address belongs to the
-// network address, as the network card of a host stays the same when it is started again.
+// connect adds a link eth0 to the bridge in the network namespace of a process. The hardware
+// address is derived from the network address, so it stays the same when a host restarts.
 func (n *network) connect(ctx context.Context, link string, pid int, address netip.Addr) error {
 	a := address.As4()
 	card := fmt.Sprintf("02:00:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3])
@@ -128,7 +129,7 @@ func removeLink(ctx context.Context, name string) error {
 	return run(ctx, "ip", "link", "delete", name)
 }
 
-// remains is what a lab has on the machine besides processes, which die with the lab's own.
+// remains is what a lab has on the machine besides processes, which die with the lab's process.
 type remains struct {
 	Record string   `json:"-"`
 	Bridge string   `json:"bridge"`
@@ -136,8 +137,8 @@ type remains struct {
 	Groups []string `json:"groups"`
 }
 
-// remove removes all of it; what is gone already is no error. Where it fails the record stays, so that the next lab
-// tries again.
+// remove removes all remains; missing ones are no error. If it fails, the record stays, so that the
+// next lab tries again.
 func (r remains) remove(ctx context.Context) error {
 	errs := []error{removeLink(ctx, r.Bridge)}
 	for _, dir := range r.Groups {
@@ -152,7 +153,7 @@ func (r remains) remove(ctx context.Context) error {
 	return os.Remove(r.Record)
 }
 
-// removeLeftovers removes what labs left on the machine whose process was killed.
+// removeLeftovers removes the remains of labs whose process was killed.
 func removeLeftovers(ctx context.Context) error {
 	entries, err := os.ReadDir(records)
 	if err != nil {

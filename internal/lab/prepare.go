@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The operator's account is the same in every lab; hosts are reachable from this machine only.
+// The operator's account is the same in every lab. Hosts can be reached from this machine only.
 const (
 	operator         = "operator"
 	operatorID       = 4242
@@ -36,7 +36,7 @@ MaxStartups 200
 Subsystem sftp internal-sftp
 `
 
-// prepare makes the host's own part of the file system.
+// prepare creates the host's own part of the file system.
 func (h *Host) prepare(ctx context.Context) error {
 	modes := map[string]os.FileMode{
 		"root": 0o755, "work": 0o755, "upper/etc/ssh": 0o755, "upper/etc/sudoers.d": 0o750,
@@ -52,7 +52,7 @@ func (h *Host) prepare(ctx context.Context) error {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return err
 		}
-		if err := os.Chmod(path, mode); err != nil { // whatever the umask
+		if err := os.Chmod(path, mode); err != nil { // independent of the umask
 			return err
 		}
 	}
@@ -76,10 +76,10 @@ func (h *Host) prepare(ctx context.Context) error {
 	return run(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", h.Name, "-f", h.upper("etc/ssh/ssh_host_ed25519_key"))
 }
 
-// hide removes from the host's view what the machine has and a bare host has not.
+// hide hides files of the machine that a new host would not have.
 func (h *Host) hide() error {
 	for _, path := range []string{"etc/cni", "etc/containerd", "etc/kubernetes", "etc/crictl.yaml"} {
-		// An overlay takes a character device 0/0 for a deletion.
+		// In an overlay, a character device 0/0 marks a deletion.
 		if err := unix.Mknod(h.upper(path), unix.S_IFCHR, 0); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (h *Host) hide() error {
 		if err := os.MkdirAll(h.upper(path), 0o755); err != nil {
 			return err
 		}
-		// Of an opaque directory the lower layer's entries are not seen.
+		// An opaque directory hides the entries of the lower layer.
 		if err := unix.Setxattr(h.upper(path), "trusted.overlay.opaque", []byte("y"), 0); err != nil {
 			return err
 		}
@@ -129,7 +129,7 @@ func (h *Host) writeFiles() error {
 	})
 }
 
-// writeAccounts adds the operator to the machine's accounts, and lets root in by key but by no password.
+// writeAccounts adds the operator to the machine's accounts, and allows root to log in by key only.
 func (h *Host) writeAccounts() error {
 	id := strconv.Itoa(operatorID)
 	lines := map[string]string{
@@ -165,7 +165,7 @@ func (h *Host) writeAccounts() error {
 	return nil
 }
 
-// emptyDir removes what is in a directory.
+// emptyDir removes the content of a directory.
 func emptyDir(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

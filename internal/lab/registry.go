@@ -12,12 +12,12 @@ import (
 	"sync"
 )
 
-// registryPath is what the pull side of the OCI distribution protocol asks for.
+// registryPath matches the paths of pulls in the OCI distribution protocol.
 var registryPath = regexp.MustCompile(`^/v2/([a-z0-9._/-]+)/(manifests|blobs)/([a-zA-Z0-9._:-]+)$`)
 
-// registry serves the images of a directory, for pulling only: NAME/manifests/TAG and blobs/DIGEST.
+// registry serves the images in a directory, for pulls only: NAME/manifests/TAG and blobs/DIGEST.
 func registry(dir string) http.Handler {
-	// Manifests are also asked for by digest, and a digest is not in their path.
+	// Clients also request manifests by digest, which is not in their path.
 	byDigest := sync.OnceValue(func() map[string]string { return digests(dir) })
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// served are the two HTTP servers on the machine's address of the lab's network.
+// served is the two HTTP servers on the machine's address in the lab's network.
 type served struct {
 	mirror          *mirror
 	mirrorAddress   string
@@ -19,7 +19,7 @@ type served struct {
 	servers         []*http.Server
 }
 
-// serve starts the mirror and the registry with what hack/lab-artifacts.sh built.
+// serve starts the mirror and the registry with the files that hack/lab-artifacts.sh built.
 func serve(gateway netip.Addr, artifacts string) (_ *served, err error) {
 	if _, err := os.Stat(filepath.Join(artifacts, "mirror")); err != nil {
 		return nil, fmt.Errorf("find what the hosts download: %w: run hack/lab-artifacts.sh %s", err, artifacts)
@@ -44,7 +44,7 @@ func (s *served) listen(gateway netip.Addr, handler http.Handler) (string, error
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	s.servers = append(s.servers, server)
-	go func() { _ = server.Serve(listener) }() // it ends when the lab closes it
+	go func() { _ = server.Serve(listener) }() // it ends when the lab closes the server
 	return listener.Addr().String(), nil
 }
 
@@ -56,7 +56,7 @@ func (s *served) close() error {
 	return errors.Join(errs...)
 }
 
-// defaultArtifacts is bin/lab in the root of the module that the process runs in.
+// defaultArtifacts returns bin/lab in the root of the module of the working directory.
 func defaultArtifacts() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -20,11 +20,13 @@ import (
 	"syscall"
 )
 
-// Snapshot is the state of a host that removing a cluster must restore: files, mounts, links, routes, packet filter
-// rules, processes and cgroups, each named by its kind, with what there is to compare about it.
+// Snapshot is the state of a host that removing a cluster must restore: files, mounts, links,
+// routes, packet filter rules, processes and cgroups. A key is a kind and a name, the value is what
+// is compared.
 type Snapshot map[string]string
 
-// Diff says what differs, in lines of - (only or so in a) and + (only or so in b). It is empty when nothing does.
+// Diff returns the differences: lines with - are only in a, or so in a, and lines with + in b. It
+// is "" if there are none.
 func Diff(a, b Snapshot) string {
 	var out strings.Builder
 	names := slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b)))
@@ -45,13 +47,13 @@ func Diff(a, b Snapshot) string {
 	return out.String()
 }
 
-// noise matches what comes and goes by itself: traces of sshd, sudo, systemd and logins, and locks that iptables makes
-// and never removes.
+// noise matches paths that change without a cluster: files of sshd, sudo, systemd and logins, and
+// locks that iptables creates and never removes.
 var noise = regexp.MustCompile(`^(` +
 	`/run/(sshd.*|sudo|utmp|lock|xtables\.lock|lab|systemd|log|dbus)|` +
 	`/var/(lib/(sudo|systemd)|log/(lastlog|wtmp|btmp|auth\.log|faillog|journal)))(/|$)`)
 
-// Snapshot takes the state of the host, which must be up.
+// Snapshot returns the state of the host, which must be up.
 func (h *Host) Snapshot(ctx context.Context) (Snapshot, error) {
 	s := Snapshot{}
 	for _, take := range []func(context.Context, Snapshot) error{
@@ -64,8 +66,8 @@ func (h *Host) Snapshot(ctx context.Context) (Snapshot, error) {
 	return s, nil
 }
 
-// files are those that the host has of its own: its layer over the machine's files, where it differs from them, and
-// the directories that begin empty.
+// files adds the host's own files: those in its overlay that differ from the machine's, and those
+// in the directories that start empty.
 func (h *Host) files(_ context.Context, s Snapshot) error {
 	trees := map[string]string{
 		"/": h.upper(""), "/run": filepath.Join(h.Root(), "run"),
@@ -76,7 +78,7 @@ func (h *Host) files(_ context.Context, s Snapshot) error {
 	for at, tree := range trees {
 		err := filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it went while we looked
+				return nil // it was removed meanwhile
 			}
 			if err != nil {
 				return err
@@ -90,16 +92,16 @@ func (h *Host) files(_ context.Context, s Snapshot) error {
 			}
 			about, err := describe(path)
 			if errors.Is(err, fs.ErrNotExist) {
-				return nil // it went while we looked
+				return nil // it was removed meanwhile
 			}
 			if err != nil {
 				return err
 			}
 			if at == "/" {
 				if below, err := describe(name); err == nil && below == about {
-					return nil // copied up and then as it was, or a directory on the way
+					return nil // copied up and unchanged, or only a parent directory
 				} else if err != nil && about == whiteout {
-					return nil // the deletion of something that is not there
+					return nil // a deletion of a file that does not exist below
 				}
 			}
 			s["file "+name] = about
@@ -112,10 +114,10 @@ func (h *Host) files(_ context.Context, s Snapshot) error {
 	return nil
 }
 
-// whiteout is how an overlay notes a deletion.
+// whiteout describes the deletion of a file in an overlay.
 const whiteout = "deleted"
 
-// describe says what there is to compare about a file; its times are not part of it.
+// describe returns what is compared about a file, without its times.
 func describe(path string) (string, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -135,7 +137,7 @@ func describe(path string) (string, error) {
 	case info.Mode().IsRegular():
 		sum, err := knownDigest(path, stat)
 		if errors.Is(err, syscall.EINVAL) {
-			return about + " namespace", nil // a network namespace is mounted there
+			return about + " namespace", nil // the mount point of a network namespace
 		}
 		return about + " " + sum, err
 	default:
@@ -143,14 +145,15 @@ func describe(path string) (string, error) {
 	}
 }
 
-// content identifies what a file has: nothing writes to it without changing one of these.
+// content identifies the content of a file: every write changes one of the fields.
 type content struct {
 	device, inode       uint64
 	size                int64
 	modified, lastWrite syscall.Timespec
 }
 
-// knownDigests of contents: hosts have gigabytes of programs, and are looked at before and after what a test does.
+// knownDigests caches digests by content: hosts have gigabytes of programs, and a test takes two
+// snapshots.
 var knownDigests sync.Map
 
 func knownDigest(path string, stat *syscall.Stat_t) (string, error) {
@@ -194,8 +197,8 @@ func (h *Host) mounts(_ context.Context, s Snapshot) error {
 	return lines.Err()
 }
 
-// networking takes links, by name, routes and rules. Routes that the kernel makes for IPv6 within a link, once it has
-// found its address to be unique, are left out.
+// networking adds links, by name, routes and rules. It skips the IPv6 routes of a link that the
+// kernel adds when the address turns out to be unique.
 func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	for kind, argv := range map[string][]string{
 		"link":  {"ip", "-brief", "link"},
@@ -221,7 +224,7 @@ func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	if err != nil {
 		return err
 	}
-	// A line is known by the table and the chain that it is in.
+	// The table and the chain of a line are part of its key.
 	var within []string
 	for line := range strings.Lines(rules) {
 		line = strings.TrimSpace(line)
@@ -239,8 +242,8 @@ func (h *Host) networking(ctx context.Context, s Snapshot) error {
 	return nil
 }
 
-// processes counts the host's processes by command line. Those of ssh sessions are left out, and so are the one that
-// looks and the runc that begins a kubelet's probe in a container.
+// processes adds the number of processes by command line. It skips processes of ssh sessions, the
+// ps command itself, and the runc that starts a kubelet's probe in a container.
 func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	out, err := h.Run(ctx, "ps", "-e", "-o", "args=")
 	if err != nil {
@@ -249,8 +252,9 @@ func (h *Host) processes(ctx context.Context, s Snapshot) error {
 	counts := map[string]int{}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
-		// A process that ends is not there any more, though init may not have looked yet. Its command line goes with its
-		// memory, before it is defunct, and ps names it in brackets then; kernel threads are not in a host's namespace.
+		// A process that has ended may still be listed until init reaps it. It loses its command
+		// line before it is defunct, and ps then prints its name in brackets. Kernel threads are
+		// not in a host's namespace.
 		dead := strings.HasPrefix(line, "[")
 		probe := strings.Contains(line, "/runc ") && strings.Contains(line, " exec --process ")
 		if line != "" && !dead && !probe && line != "ps -e -o args=" && !strings.HasPrefix(line, "sshd: ") {

@@ -5,8 +5,9 @@ import (
 	"runtime"
 )
 
-// spawner starts processes from one OS thread that lives as long as the lab: the kernel sends a process its death
-// signal when the thread that made it ends, and a thread of the Go runtime may end at any time.
+// spawner starts processes from one OS thread that lives as long as the lab. The kernel sends the
+// parent-death signal when the thread that started the process ends, and a thread of the Go runtime
+// may end at any time.
 type spawner struct {
 	work chan func()
 }

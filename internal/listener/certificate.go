@@ -15,18 +15,18 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// lookInterval is the time between two looks at the files of a certificate beside those at which they are seen to change: a link to them that
-// moves is not seen.
+// lookInterval is the interval between reads of the certificate's files. Reads also follow observed
+// changes, but a changed symbolic link to the files is not observed.
 const lookInterval = time.Minute
 
-// certificate is a certificate in files, which somebody replaces.
+// certificate is a certificate in files that can be replaced.
 type certificate struct {
 	files *dynamiccertificates.DynamicCertKeyPairContent
 	every time.Duration
 	log   logr.Logger
 
 	mu   sync.Mutex
-	read [2][]byte // that pair is of
+	read [2][]byte // content of the files of pair
 	pair *tls.Certificate
 }
 
@@ -40,7 +40,8 @@ func newCertificate(certFile, keyFile string, log logr.Logger) (*certificate, er
 	return c, err
 }
 
-// run looks at the files until ctx ends. While they are of no use, as one is replaced after the other, the certificate from before is used.
+// run reads the files until ctx ends. While they are invalid, because one is replaced after the
+// other, the earlier certificate stays in use.
 func (c *certificate) run(ctx context.Context) {
 	go c.files.Run(ctx, 1)
 	tick := time.NewTicker(c.every)
@@ -57,7 +58,7 @@ func (c *certificate) run(ctx context.Context) {
 	}
 }
 
-// get is for tls.Config.
+// get implements tls.Config.GetCertificate.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	cert, key := c.files.CurrentCertKeyContent()
 	c.mu.Lock()
@@ -74,7 +75,8 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.pair, nil
 }
 
-// readAuthorities reads certificates in PEM.
+// readAuthorities reads the certificates in a PEM file, and skips other blocks. It fails if there
+// is none.
 func readAuthorities(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"sync"
 )
 
-// track notes the connections that are taken over.
+// track frees the slot of a hijacked connection.
 func (l *Listener) track(c net.Conn, state http.ConnState) {
-	if b := bounds(c); b != nil && state == http.StateHijacked { // one that was closed says so itself
+	// Close frees the slot of a closed one.
+	if b := bounds(c); b != nil && state == http.StateHijacked {
 		b.leave()
 	}
 }
@@ -25,13 +26,14 @@ func bounds(c net.Conn) *boundedConn {
 
 type connKey struct{}
 
-// withConn has requests know their connection.
+// withConn stores the connection in the context of its requests.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, bounds(c))
 }
 
-// Claim makes the connection of a request somebody's: it has no place among those that are nobody's any more, however long it is idle or an
-// answer takes. Where somebody has as many already, or all have, it stays nobody's.
+// Claim assigns the connection of a request to an owner, such as a user. The connection then no
+// longer counts against maxConnections, even if it is idle for long. If the owner, or all owners,
+// have reached their limit, it stays unclaimed.
 func Claim(ctx context.Context, owner string) {
 	if b, _ := ctx.Value(connKey{}).(*boundedConn); b != nil {
 		b.claim(owner)
@@ -43,7 +45,7 @@ func claimed(ctx context.Context) bool {
 	return b != nil && b.isClaimed()
 }
 
-// claims are the connections that are somebody's.
+// claims counts the claimed connections.
 type claims struct {
 	mu  sync.Mutex
 	all int
@@ -70,7 +72,7 @@ func (c *claims) remove(owner string) {
 	}
 }
 
-// bounded lets in as many connections as there are places, and closes others at once.
+// bounded accepts connections while there are free slots, and closes others at once.
 type bounded struct {
 	net.Listener
 
@@ -96,14 +98,14 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 }
 
-// boundedConn has a place until it is taken over or closed: among those that are nobody's, or of somebody.
+// boundedConn holds a slot until it is hijacked or closed: an unclaimed one, or one of its owner.
 type boundedConn struct {
 	net.Conn
 
 	claims *claims
 
 	mu      sync.Mutex
-	release func() // nil: it has left
+	release func() // nil: the slot is free
 	owned   bool
 }
 

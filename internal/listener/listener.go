@@ -1,8 +1,10 @@
-// Package listener is where the hub is reached from outside by what is no client of its API: agents of clusters that dial in, and browsers. It
-// knows routes, certificates and bounds, and nothing of what it serves.
+// Package listener is the hub's public listener, for clients other than those of its API: agents of
+// clusters, and browsers. It handles routes, certificates and limits, and knows nothing about the
+// content.
 //
-// It always serves TLS: HTTP/1.1, of which WebSockets are made, and HTTP/2, for browsers open no more than six connections of the former, and have more
-// streams. A balancer in front may end TLS and make it anew.
+// It always serves TLS: HTTP/1.1, which WebSockets need, and HTTP/2, because browsers open at most
+// six HTTP/1.1 connections and need more streams. A load balancer in front may end TLS and start a
+// new TLS connection.
 package listener
 
 import (
@@ -22,25 +24,25 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Bounds. What is hijacked, such as a WebSocket, is for its handler to bound.
+// Limits. Handlers limit hijacked connections, such as WebSockets, themselves.
 const (
-	headerTimeout  = 10 * time.Second // TLS and the header
+	headerTimeout  = 10 * time.Second // for TLS and the header
 	idleTimeout    = time.Minute
-	streams        = 100 // of a connection of HTTP/2
+	streams        = 100 // per HTTP/2 connection
 	headerBytes    = 16 << 10
-	maxConnections = 1024 // that are nobody's yet
-	maxClaimed     = 4096 // that are somebody's
-	maxClaimedBy   = 128  // of one of them
+	maxConnections = 1024 // not claimed; see Claim
+	maxClaimed     = 4096 // claimed
+	maxClaimedBy   = 128  // claimed by one owner
 	stopTimeout    = 3 * time.Second
 )
 
-// Serving is with what the hub serves unless Options say otherwise.
+// Serving is how the hub serves, unless Options change it.
 type Serving struct {
 	// Address, host:port.
 	Address string
-	// CertFile and KeyFile may be one file. They are replaced before the certificate ends.
+	// CertFile and KeyFile may be the same file. They are replaced before the certificate expires.
 	CertFile, KeyFile string
-	// CAFile has the authority of that certificate.
+	// CAFile has the authority of the certificate.
 	CAFile string
 }
 
@@ -54,10 +56,10 @@ type Listener struct {
 	log         logr.Logger
 	pending     chan struct{}
 	claims      claims
-	headers     time.Duration // how long TLS and the header of a request may take
+	headers     time.Duration // limit for TLS and the header of a request
 }
 
-// New returns a listener that does not listen yet. It fails if there is no usable certificate.
+// New returns a listener that does not listen yet. It fails without a usable certificate.
 func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	url, err := o.url(s.Address)
 	if err != nil {
@@ -92,7 +94,7 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	return l, nil
 }
 
-// Handle serves what a pattern of http.ServeMux matches. It is called before Run.
+// Handle registers a handler for a pattern of http.ServeMux. It must be called before Run.
 func (l *Listener) Handle(pattern string, handler http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		crowded := func() bool { return len(l.pending) > maxConnections/2 && !claimed(r.Context()) } //nolint:contextcheck // it is the request's
@@ -102,10 +104,10 @@ func (l *Listener) Handle(pattern string, handler http.Handler) {
 	}))
 }
 
-// URL by which others reach the listener; empty if that is not known.
+// URL returns the URL of the listener for others; "" if it is unknown.
 func (l *Listener) URL() string { return l.url }
 
-// Authorities are those of the certificate that others see, in PEM; none if the system's know it.
+// Authorities returns the authorities of the public certificate in PEM; nil: the system's.
 func (l *Listener) Authorities() ([]byte, error) {
 	if l.caFile == "" {
 		return nil, nil
@@ -122,7 +124,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	return l.Serve(ctx, tcp)
 }
 
-// Serve serves what comes to a listener of TCP, until ctx ends.
+// Serve serves connections from a TCP listener until ctx ends.
 func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	server := &http.Server{
 		Handler: l.mux, ReadHeaderTimeout: l.headers, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
@@ -142,7 +144,7 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
 		if server.Shutdown(late) != nil {
-			_ = server.Close() // those that take too long are cut off
+			_ = server.Close() // connections that take too long are cut off
 		}
 	})
 	err := server.ServeTLS(&bounded{Listener: tcp, pending: l.pending, claims: &l.claims}, "", "")
@@ -155,12 +157,12 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 	return fmt.Errorf("serve on %s: %w", l.address, err)
 }
 
-// status remembers the status code, and hides nothing that the writer can do.
+// status records the status code. It supports everything that the wrapped writer supports.
 type status struct {
 	http.ResponseWriter
 
 	code  int
-	last  func() bool // whether the connection is to be closed after the answer, for others need its place
+	last  func() bool // reports whether to close the connection after the answer, to free its slot
 	begun bool
 }
 
@@ -184,7 +186,7 @@ func (s *status) Write(p []byte) (int, error) {
 	return s.ResponseWriter.Write(p) //nolint:wrapcheck // it is as if it were that
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (s *status) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // Hijack implements http.Hijacker.
@@ -196,7 +198,7 @@ func (s *status) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err //nolint:wrapcheck // it is as if it were that
 }
 
-// quiet logs what goes wrong with single connections where somebody looks for it: strangers cause it.
+// quiet logs errors of single connections at a low level: any client can cause them.
 type quiet struct{ log logr.Logger }
 
 // Write implements io.Writer.

@@ -12,17 +12,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Options of the listener. The zero value serves with the hub's own certificate where the hub says.
+// Options of the listener. The zero value uses the hub's own certificate and address.
 type Options struct {
-	// Address is where to listen, host:port. Unset, it is the bind address of the hub with a port that is chosen once and kept; so is
-	// port 0.
+	// Address is where to listen, host:port. "" is the bind address of the hub, with a port that is
+	// chosen once and stored. Port 0 means such a port, too.
 	Address string
-	// URL by which clusters reach the listener. Unset, it is https:// and the address.
+	// URL of the listener for clusters. "": https:// and the address.
 	URL string
-	// CertFile and KeyFile are the certificate and its key in PEM; they are read again when they change. Unset, the hub has one of its own.
+	// CertFile and KeyFile are the certificate and its key in PEM. They are read again when they
+	// change. "": a certificate of the hub's own authority.
 	CertFile, KeyFile string
-	// CAFile has the authorities of the certificate that clusters see, in PEM. Unset, it is the hub's own with the hub's certificate, and
-	// with CertFile the system's know it.
+	// CAFile has the authorities of the public certificate, in PEM. "": the hub's authority for the
+	// hub's certificate, and the system's authorities with CertFile.
 	CAFile string
 }
 
@@ -37,7 +38,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"authorities in PEM that agents are to trust as --public-url, where theirs do not know its certificate (default: the hub's own, or with --public-tls-cert-file none)")
 }
 
-// Host is the host of the URL; empty if there is none.
+// Host returns the host of the URL; "" if there is none.
 func (o *Options) Host() string {
 	u, err := url.Parse(o.URL)
 	if err != nil {
@@ -46,7 +47,7 @@ func (o *Options) Host() string {
 	return u.Hostname()
 }
 
-// Validate returns every mistake.
+// Validate returns all mistakes.
 func (o *Options) Validate() error {
 	var errs []error
 	if o.Address != "" {
@@ -67,7 +68,7 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// url is that of a listener at an address.
+// url returns the URL of a listener at an address; "" for an unspecified address.
 func (o *Options) url(address string) (string, error) {
 	if err := o.Validate(); err != nil {
 		return "", err
@@ -77,7 +78,7 @@ func (o *Options) url(address string) (string, error) {
 		return "", fmt.Errorf("listen on %s: %w", address, err)
 	}
 	if ip := net.ParseIP(host); o.URL == "" && (host == "" || ip != nil && ip.IsUnspecified()) {
-		return "", nil // it has many
+		return "", nil // it has many addresses
 	}
 	return strings.TrimRight(cmp.Or(o.URL, "https://"+address), "/"), nil
 }

@@ -11,13 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// state is how current what is known of a cluster is.
+// state is how current the data of a cluster is.
 type state struct {
 	state string
-	since time.Time // when it was last current; zero where it is, or never was
+	since time.Time // when it was last current; zero: it is current, or never was
 }
 
-// poll looks at the states of clusters until ctx ends, and tells when they are others.
+// poll reads the states of clusters until ctx ends, and pokes all sockets after a change.
 func (l *Live) poll(ctx context.Context) {
 	tick := time.NewTicker(l.pace.poll)
 	defer tick.Stop()
@@ -45,39 +45,40 @@ func (l *Live) poll(ctx context.Context) {
 	}
 }
 
-// moved is closed when the state of a cluster is another than now.
+// moved returns a channel that is closed when the state of a cluster changes.
 func (l *Live) moved() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed
 }
 
-// audience are the sockets of a user. What is not ctx, cancel, turns and name is guarded by the mutex of live.
+// audience has the sockets of one user. The mutex of live guards all fields except ctx, cancel,
+// turns and name.
 type audience struct {
 	live    *Live
 	name    string
 	ctx     context.Context //nolint:containedctx // it lasts as long as the audience does
 	cancel  context.CancelFunc
 	turns   chan struct{}
-	open    int           // sockets, and those that are about to be
-	took    time.Duration // the latest answers of all questions
+	open    int           // sockets, including those that are being opened
+	took    time.Duration // sum of the last answer times of all questions
 	sockets map[*socket]bool
-	visible map[string]bool // clusters; nil: not known yet
+	visible map[string]bool // clusters; nil: unknown
 }
 
-// poke has all sockets look for news. The mutex must be held.
+// poke makes all sockets look for changes. The caller holds the mutex of live.
 func (a *audience) poke() {
 	for s := range a.sockets {
 		s.poke()
 	}
 }
 
-// run finds out which clusters the user may know of, again and again, until nobody is there any more.
+// run keeps the user's visible clusters up to date until the audience ends.
 func (a *audience) run() {
 	l := a.live
 	var due time.Time
 	for {
-		grants, moved := l.Grants(), l.moved() // before what they are about
+		grants, moved := l.Grants(), l.moved() // read before the data that they are about
 		names, err := l.Visible(a.ctx)
 		if a.ctx.Err() != nil {
 			return
@@ -98,7 +99,7 @@ func (a *audience) run() {
 		select {
 		case <-a.ctx.Done():
 		case <-timer.C:
-		case <-moved: // clusters may be others, too
+		case <-moved: // the set of clusters may have changed
 		case <-grants:
 		}
 		timer.Stop()
@@ -108,7 +109,7 @@ func (a *audience) run() {
 	}
 }
 
-// see takes note of the clusters of which the user may know.
+// see records the clusters that the user may know.
 func (a *audience) see(names []string) {
 	visible := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -122,7 +123,7 @@ func (a *audience) see(names []string) {
 	}
 }
 
-// clusters are what an audience may know of the fleet now; false: it is not known yet.
+// clusters returns the states that the user may know, sorted by name; false: not known yet.
 func (a *audience) clusters() ([]cluster, bool) {
 	a.live.mu.Lock()
 	defer a.live.mu.Unlock()

@@ -1,10 +1,13 @@
-// Package live tells browsers what changes in the rows that they show: over one WebSocket, windows of lists of the fleet API and what differs in
-// them from then on, and how current what is known of each cluster is (docs/design/0020-console.md).
+// Package live sends browsers the changes of the rows that they show. One WebSocket carries windows
+// of lists of the fleet API, their changes, and how current the data of each cluster is
+// (docs/design/0020-console.md).
 //
-// A window is the answer to a question, which is asked of the search of the fleet as the socket's user, so that rights, rows and cells are those of a GET; it is
-// asked again when the store's journal says that something of its type changed, when somebody's rights or the state of a cluster did, and now and then. Who asks
-// the same as the same user shares the question. Each socket compares the latest answer with what it has sent when its browser can take
-// more: one that is slow is sent the difference of what it has and what there is, and nothing of what was between.
+// A window is the answer to a question: a search of the fleet as the socket's user. So rights, rows
+// and cells are those of a GET. A question is asked again when the store's journal reports a change
+// of its type, when rights or the state of a cluster changed, and at intervals. Windows of one user
+// with the same question share the answer. Each socket compares the latest answer with the one that
+// it sent last, when its browser can take more. A slow browser gets the difference to the latest
+// answer, and no answers in between.
 package live
 
 import (
@@ -31,17 +34,17 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// Protocol is the subprotocol that browsers must ask for.
+// Protocol is the subprotocol that browsers must request.
 const Protocol = "orrery-live.v1"
 
-// Bounds of what browsers may have open.
+// Limits on what browsers may open.
 const (
 	mostSockets = 1000
 	mostOfUser  = 50
-	mostWindows = 16       // of a socket
+	mostWindows = 16       // per socket
 	mostMessage = 64 << 10 // bytes, from a browser
 	mostQuery   = 16 << 10 // bytes of a path and its query
-	turnsOfUser = 2        // questions of a user that are asked at once
+	turnsOfUser = 2        // concurrent questions of a user
 )
 
 var sockets = promauto.NewGauge(prometheus.GaugeOpts{
@@ -57,41 +60,46 @@ var asked = promauto.NewHistogram(prometheus.HistogramOpts{
 
 // Options of a Live. All of them are required.
 type Options struct {
-	// Window is what the user of ctx sees of a list, and a channel that is closed when that may be another; nil: it is not known when.
+	// Window returns what the user of ctx sees of a list, and a channel that is closed when that
+	// may have changed. The channel is nil if changes cannot be observed.
 	Window func(ctx context.Context, path string, query url.Values, offset, limit int) (search.Window, <-chan struct{}, error)
-	// Visible are the names of the clusters of which the user of ctx may know.
+	// Visible returns the names of the clusters that the user of ctx may know.
 	Visible func(ctx context.Context) ([]string, error)
-	// Grants is closed when Window and Visible may answer otherwise than before, for other rights: then there is another.
+	// Grants returns a channel that is closed when changed rights may change the results of Window
+	// and Visible. Later calls return a new channel.
 	Grants func() <-chan struct{}
-	// Clusters are the names of all clusters, and State is how current what is known of one is, and if it is not, since when; zero: nothing ever was.
+	// Clusters returns the names of all clusters. State returns how current the data of a cluster
+	// is. since is when it was last current, if it is not now; zero: never.
 	Clusters func() []string
 	State    func(cluster string) (state string, since time.Time)
 }
 
-// Live serves windows. It is an http.Handler of WebSockets, of requests whose context has a user.
+// Live serves windows. It is an http.Handler for WebSockets. The context of a request must have a
+// user.
 type Live struct {
 	Options
 
 	pace    pace
-	turns   chan struct{} // of all questions
+	turns   chan struct{} // bounds all questions at once
 	mu      sync.Mutex
 	open    int
 	users   map[string]*audience
 	asked   map[string]*question
-	states  map[string]state // nil: not known yet
-	changed chan struct{}    // closed when states are others
+	states  map[string]state // nil: unknown
+	changed chan struct{}    // closed when states change
 	poller  context.CancelFunc
 }
 
-// pace is how often things are done.
+// pace has the intervals of the package.
 type pace struct {
-	soonest, latest time.Duration // a question is asked again at the earliest, however fast or slow it is answered
-	review          time.Duration // it is asked anyway
-	reviewAgain     time.Duration // after rights changed, when no answer of before is remembered any more
-	retry           time.Duration // after an error, at first
-	poll            time.Duration // of the states of clusters
-	patience        time.Duration // with a browser that takes nothing
-	ping            time.Duration // a beat, too, and a look at who the user is
+	// Least delay before a question is repeated, for fast and slow answers.
+	soonest, latest time.Duration
+	review          time.Duration // longest delay before it is repeated
+	reviewAgain     time.Duration // after rights changed, when no earlier answer is cached any more
+	retry           time.Duration // first delay after an error
+	poll            time.Duration // interval between reads of the clusters' states
+	patience        time.Duration // with a browser that reads nothing
+	ping            time.Duration // interval of pings, beats and checks of the user
 }
 
 var usualPace = pace{
@@ -99,7 +107,7 @@ var usualPace = pace{
 	patience: 2 * time.Minute, ping: 10 * time.Second,
 }
 
-// New returns a Live.
+// New returns a Live. Its work starts with the first socket.
 func New(o Options) *Live {
 	return &Live{
 		Options: o, pace: usualPace, turns: make(chan struct{}, max(4, runtime.GOMAXPROCS(0))),
@@ -122,7 +130,7 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer l.leave(a)
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Protocol}, CompressionMode: websocket.CompressionNoContextTakeover})
 	if err != nil {
-		return // the client was told
+		return // Accept has answered
 	}
 	defer c.CloseNow() //nolint:errcheck // it may be closed already
 	if c.Subprotocol() != Protocol {
@@ -133,11 +141,11 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.serve(r.Context(), &browser{c, []byte(r.URL.Query().Get("open"))}, who, a)
 }
 
-// browser is a connection to one.
+// browser is the WebSocket of a browser.
 type browser struct {
 	*websocket.Conn
 
-	first []byte // message that its address has: it need not wait for the connection
+	first []byte // message in the URL, which saves a round trip
 }
 
 // read implements connection.
@@ -173,14 +181,15 @@ func (b *browser) close(violation bool, reason string) {
 	_ = b.Close(code, reason[:min(len(reason), 120)]) // the other end may be gone
 }
 
-// identityOf is what tells users apart, who may be others later, and a copy of the user.
+// identityOf returns a key that identifies a user with all groups and extras, and a copy of the
+// user: who may change later.
 func identityOf(who user.Info) (string, *user.DefaultInfo) {
 	is := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: slices.Clone(who.GetGroups()), Extra: maps.Clone(who.GetExtra())}
 	name, _ := json.Marshal(is) //nolint:errchkjson // texts
 	return string(name), is
 }
 
-// enter counts a socket of a user, and refuses one too many.
+// enter registers a socket of a user. The error is TooManyRequests beyond the limits.
 func (l *Live) enter(ctx context.Context, who user.Info) (*audience, error) {
 	name, is := identityOf(who)
 	l.mu.Lock()
@@ -193,7 +202,7 @@ func (l *Live) enter(ctx context.Context, who user.Info) (*audience, error) {
 		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d consoles are open, and no more can be", mostSockets), 10)
 	case a == nil:
 		a = &audience{live: l, name: name, turns: make(chan struct{}, turnsOfUser), sockets: map[*socket]bool{}}
-		// What is asked for a user may go on after the request that began it, for another socket.
+		// The work for a user may outlive the request that started it, for another socket.
 		a.ctx, a.cancel = context.WithCancel(request.WithUser(context.WithoutCancel(ctx), is))
 		l.users[a.name] = a
 		go a.run()
@@ -208,7 +217,7 @@ func (l *Live) enter(ctx context.Context, who user.Info) (*audience, error) {
 	return a, nil
 }
 
-// leave is the reverse of enter.
+// leave reverses enter.
 func (l *Live) leave(a *audience) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

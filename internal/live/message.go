@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// order is a message of a browser.
+// order is a message from a browser.
 type order struct {
 	Type   string `json:"type"`
 	ID     int    `json:"id"`
@@ -18,7 +18,7 @@ type order struct {
 	Limit  int    `json:"limit"`
 }
 
-// whole is all that a window has.
+// whole is the complete content of a window.
 type whole struct {
 	Type     string       `json:"type"`
 	ID       int          `json:"id"`
@@ -51,31 +51,31 @@ type rowMessage struct {
 	Deleted    bool              `json:"deleted,omitempty"`
 }
 
-// delta is what a window has and the browser does not know.
+// delta is the change of a window.
 type delta struct {
 	Type  string                            `json:"type"`
 	ID    int                               `json:"id"`
 	Total int64                             `json:"total"`
 	Exact bool                              `json:"exact"`
-	Order []int64                           `json:"order,omitzero"` // keys; nil: as before
+	Order []int64                           `json:"order,omitzero"` // keys; nil: unchanged
 	Rows  []rowMessage                      `json:"rows,omitempty"`
 	Cells map[int64]map[int]json.RawMessage `json:"cells,omitempty"` // by key and column
 }
 
-// refusal is why what a window has is not told.
+// refusal is the reason why a window has no content.
 type refusal struct {
 	Type   string         `json:"type"`
 	ID     int            `json:"id"`
 	Status *metav1.Status `json:"status"`
 }
 
-// fleet is how current what is known of clusters is.
+// fleet is how current the data of each cluster is.
 type fleet struct {
 	Type     string           `json:"type"`
 	Clusters []clusterMessage `json:"clusters"`
 }
 
-// cluster is one of those.
+// cluster is the state of a cluster with its name.
 type cluster struct {
 	Name string
 	state
@@ -85,7 +85,7 @@ type clusterMessage struct {
 	Name  string `json:"name"`
 	State string `json:"state"`
 	Since string `json:"since,omitempty"`
-	Lag   int64  `json:"lag"` // seconds, when it was told
+	Lag   int64  `json:"lag"` // seconds, at the time of sending
 }
 
 func fleetOf(clusters []cluster, now time.Time) fleet {
@@ -100,7 +100,7 @@ func fleetOf(clusters []cluster, now time.Time) fleet {
 	return out
 }
 
-// beat tells nothing but that the connection is there: pages do not see pings.
+// beat shows a page that the connection lives: pages do not see pings.
 type beat struct {
 	Type string `json:"type"`
 }

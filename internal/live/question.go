@@ -20,7 +20,8 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// question is what the windows of one user ask that are of the same rows. What is not constant is guarded by the mutex of live.
+// question is a repeated search for one or more windows of one user that show the same rows. The
+// mutex of live guards its variable fields.
 type question struct {
 	audience      *audience
 	key           string
@@ -29,12 +30,13 @@ type question struct {
 	offset, limit int
 
 	cancel  context.CancelFunc
-	askers  []*socket // one may be there several times
-	answers *rows     // the latest; nil: there is none yet
+	askers  []*socket // a socket may be there several times
+	answers *rows     // the latest; nil: none yet
 	took    time.Duration
 }
 
-// ask returns the question of some rows for a socket, which is poked when there is another answer.
+// ask returns the question for some rows, and adds the socket to those that get poked about a new
+// answer. The caller ends that with drop.
 func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) *question {
 	key := strings.Join([]string{s.audience.name, path, query.Encode(), strconv.Itoa(offset), strconv.Itoa(limit)}, "\x00")
 	l.mu.Lock()
@@ -51,7 +53,7 @@ func (l *Live) ask(s *socket, path string, query url.Values, offset, limit int) 
 	return q
 }
 
-// drop ends a socket's interest in a question.
+// drop removes a socket once. A question without sockets ends.
 func (q *question) drop(s *socket) {
 	l := q.audience.live
 	l.mu.Lock()
@@ -64,20 +66,20 @@ func (q *question) drop(s *socket) {
 	}
 }
 
-// latest is the latest answer; nil: there is none yet.
+// latest returns the latest answer; nil: none yet.
 func (q *question) latest() *rows {
 	q.audience.live.mu.Lock()
 	defer q.audience.live.mu.Unlock()
 	return q.answers
 }
 
-// run asks until nobody wants to know any more.
+// run repeats the question until ctx ends.
 func (q *question) run(ctx context.Context) {
 	l := q.audience.live
 	retry := l.pace.retry
-	var due time.Time // of the review that follows a change of rights
+	var due time.Time // time of the review that follows a change of rights
 	for {
-		grants, moved := l.Grants(), l.moved() // before what they are about
+		grants, moved := l.Grants(), l.moved() // read before the data that they are about
 		began, w, changed, err := q.once(ctx)
 		if ctx.Err() != nil {
 			return
@@ -107,7 +109,7 @@ func (q *question) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-grants: // what may not be seen any more is not left on screen for as long as that
+		case <-grants: // rows that became invisible are not shown for that long
 			timer.Reset(min(pause, l.pace.latest) - time.Since(began))
 			select {
 			case <-ctx.Done():
@@ -123,11 +125,14 @@ func (q *question) run(ctx context.Context) {
 	}
 }
 
-// share is how much of the time a user's windows are being asked again, and all users' of each core's. What is looked for in objects is so on several cores at once.
+// share is the part of the time in which a user's windows may be searched, and of each core's time
+// for all users. A search in objects uses several cores at once.
 const share = 0.2
 
-// pause is how long after it was asked, and answered in a time, a question is asked again at the earliest. A user's windows are all asked as often: what they take
-// together has its share of the time. Where all users want more than there is, each waits as many times longer; for the others nobody waits longer than a review.
+// pause returns the least time from one start of a question to the next. took is the duration of
+// its last answer. All windows of a user are repeated equally often, and together take at most
+// share of the time. If all users want more than the cores offer, all wait proportionally longer.
+// In that case nobody waits longer than pace.review.
 func (q *question) pause(took time.Duration) time.Duration {
 	l := q.audience.live
 	l.mu.Lock()
@@ -141,7 +146,8 @@ func (q *question) pause(took time.Duration) time.Duration {
 	return max(l.pace.soonest, min(10*took, l.pace.latest), time.Duration(max(own, crowded)))
 }
 
-// until is how long it is to a moment, if that is to come, and sooner than a time.
+// until returns the time until due, if due is in the future and sooner than otherwise; else
+// otherwise.
 func (p pace) until(due time.Time, otherwise time.Duration) time.Duration {
 	if d := time.Until(due); d > 0 {
 		return min(d, otherwise)
@@ -158,7 +164,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// once asks, when it is the question's turn, which began then.
+// once waits for free slots and asks. began is when it asked.
 func (q *question) once(ctx context.Context) (began time.Time, w search.Window, changed <-chan struct{}, err error) {
 	for _, turns := range []chan struct{}{q.audience.turns, q.audience.live.turns} {
 		select {
@@ -179,7 +185,7 @@ func (q *question) once(ctx context.Context) (began time.Time, w search.Window, 
 	return began, w, changed, err
 }
 
-// tell has those who asked know the answer, which took a time, if it is another than before.
+// tell stores an answer and its duration, and pokes the sockets if it differs from the last one.
 func (q *question) tell(ctx context.Context, took time.Duration, w search.Window, err error) {
 	var now *rows
 	if err == nil {
@@ -204,7 +210,7 @@ func (q *question) tell(ctx context.Context, took time.Duration, w search.Window
 	}
 }
 
-// parse checks what a browser asks for.
+// parse checks the size of the path and query, and parses the query.
 func parse(path, query string) (url.Values, error) {
 	if len(path)+len(query) > mostQuery {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("a path and its query have at most %d bytes: ask for less", mostQuery))

@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// rows are an answer: what there is in a window, or why that is not told. They are not changed any more.
+// rows is an answer: the rows of a window, or the reason why there are none. It is immutable.
 type rows struct {
 	offset   int
 	total    int64
@@ -26,7 +26,8 @@ type rows struct {
 	refused  *metav1.Status
 }
 
-// row is an object as it is shown. One that is made anew has another UID, and is another.
+// row is an object as shown. An object that was deleted and created again has another UID, and is
+// another row.
 type row struct {
 	id
 	identity
@@ -34,23 +35,24 @@ type row struct {
 	cells []json.RawMessage
 }
 
-// id tells rows apart.
+// id identifies a row.
 type id struct {
 	cluster, namespace, name string
 	uid                      types.UID
 }
 
-// identity is what is told of a row once.
+// identity is the part of a row that is sent once.
 type identity struct {
 	apiVersion, kind string
 	created          int64
 	deleted          bool
 }
 
-// mostCell is how many bytes of a cell are sent: nobody reads more of one, and a cluster may have anything in it.
+// mostCell is the maximum size of a sent cell, in bytes: nobody reads more, and members may store
+// anything.
 const mostCell = 4 << 10
 
-// ageing is the column that browsers compute: it changes by itself.
+// ageing is the column that browsers compute: it changes all the time.
 const ageing = "Age"
 
 func rowsOf(w search.Window, offset int) (*rows, error) {
@@ -77,7 +79,7 @@ func rowsOf(w search.Window, offset int) (*rows, error) {
 	return out, nil
 }
 
-// cut is the beginning of a cell.
+// cut returns the beginning of a cell.
 func cut(cell any, raw []byte) string {
 	text, ok := cell.(string)
 	if !ok {
@@ -90,7 +92,7 @@ func cut(cell any, raw []byte) string {
 	return text + "…"
 }
 
-// equal says whether browsers would be shown the same.
+// equal reports whether browsers would show the same.
 func (r *rows) equal(to *rows) bool {
 	if r.refused != nil || to.refused != nil {
 		return r.refused != nil && to.refused != nil && r.refused.Code == to.refused.Code && r.refused.Message == to.refused.Message
@@ -99,12 +101,12 @@ func (r *rows) equal(to *rows) bool {
 		slices.EqualFunc(r.rows, to.rows, func(a, b row) bool { return a.id == b.id && a.identity == b.identity && len(r.differing(a, b)) == 0 })
 }
 
-// alike says whether the rows have the same columns, and the same is said of them.
+// alike reports whether two answers have the same columns and warnings.
 func (r *rows) alike(to *rows) bool {
 	return slices.Equal(r.columns, to.columns) && slices.Equal(r.warnings, to.warnings)
 }
 
-// differing are the columns in which two rows of the same columns differ.
+// differing returns the indexes of the columns in which two rows differ, except ageing.
 func (r *rows) differing(a, b row) (columns []int) {
 	for i := range a.cells {
 		if r.columns[i].Name != ageing && !bytes.Equal(a.cells[i], b.cells[i]) {
@@ -114,17 +116,18 @@ func (r *rows) differing(a, b row) (columns []int) {
 	return columns
 }
 
-// window is what a browser has on screen. It is guarded by the mutex of its socket.
+// window is a list on a browser's screen. It is guarded by the mutex of its socket.
 type window struct {
 	id       int
 	question *question
-	fresh    bool  // the browser has just asked, and is to be told everything
-	sent     *rows // what it knows
+	fresh    bool  // everything must be sent
+	sent     *rows // last sent answer
 	keys     map[id]int64
-	last     int64 // key
+	last     int64 // last assigned key
 }
 
-// news is what the browser is to be told of an answer; nil: it knows.
+// news returns the message that brings the browser from the last sent answer to now; nil: no
+// difference. It records now as sent.
 func (w *window) news(now *rows) any {
 	before, fresh := w.sent, w.fresh
 	if before == now && !fresh {
@@ -158,7 +161,8 @@ func (w *window) news(now *rows) any {
 	return w.delta(before, now, known)
 }
 
-// delta is the difference of what the browser knows, whose rows have keys, and of what there is now; nil: there is none.
+// delta returns the difference between two answers; nil: none. known has the keys of rows that the
+// browser has.
 func (w *window) delta(before, now *rows, known map[id]int64) any {
 	out := delta{Type: "delta", ID: w.id, Total: now.total, Exact: now.exact}
 	was := make(map[id]*row, len(before.rows))

@@ -19,13 +19,13 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// How many messages a browser may send: a window that is scrolled moves as often as the screen is drawn.
+// Limits on a browser's messages. A window that is scrolled moves with every frame of the screen.
 const (
 	messagesPerSecond = 120
 	messagesAtOnce    = 600
 )
 
-// connection is what a socket needs of a WebSocket. Reads, and one write, may go on at the same time.
+// connection is what a socket needs of a WebSocket. Reads and one write may run at the same time.
 type connection interface {
 	read(ctx context.Context) ([]byte, error)
 	write(ctx context.Context, message []byte) error
@@ -33,28 +33,30 @@ type connection interface {
 	close(violation bool, reason string)
 }
 
-// socket is one browser's tab.
+// socket is one tab of a browser.
 type socket struct {
 	live     *Live
 	audience *audience
 	conn     connection
-	news     chan struct{} // of one: there may be some
+	news     chan struct{} // capacity 1: there may be changes to send
 
 	mu      sync.Mutex
 	windows map[int]*window
-	refused []refusal // of windows that are not open
+	refused []refusal // of windows that were not opened
 	told    []cluster
-	greeted bool // something of clusters was told
+	greeted bool // a state of clusters was sent
 }
 
-// serve follows a browser until it goes, or the context ends, which is told.
+// serve runs a socket until the browser disconnects or ctx ends. In the latter case the browser
+// gets the reason.
 func (l *Live) serve(ctx context.Context, conn connection, who user.Info, a *audience) {
 	s := &socket{live: l, audience: a, conn: conn, news: make(chan struct{}, 1), windows: map[int]*window{}}
 	l.mu.Lock()
 	a.sockets[s] = true
 	l.mu.Unlock()
 	s.poke()
-	open, gone := context.WithCancelCause(context.WithoutCancel(ctx)) // reads and writes are not broken off by the end of the session
+	// The end of the session does not interrupt reads and writes.
+	open, gone := context.WithCancelCause(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	running.Go(func() { gone(s.listen(open)) })
 	running.Go(func() { gone(s.keep(open, who)) })
@@ -81,10 +83,10 @@ func (l *Live) serve(ctx context.Context, conn connection, who user.Info, a *aud
 	}
 }
 
-// errOther is that the hub takes the session for another user than before, who has to ask anew.
+// errOther means that the session's user changed. The browser must connect again.
 var errOther = errors.New("the user's groups are others now: connect again")
 
-// why is why a session ended.
+// why returns the reason for the end of a session.
 func why(ctx context.Context) string {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause.Error()
@@ -92,7 +94,7 @@ func why(ctx context.Context) string {
 	return "the session is over"
 }
 
-// poke has the socket look for something to tell.
+// poke makes the socket look for changes to send.
 func (s *socket) poke() {
 	select {
 	case s.news <- struct{}{}:
@@ -100,12 +102,12 @@ func (s *socket) poke() {
 	}
 }
 
-// violationError is what a browser did that no page of ours does.
+// violationError is something that a browser did and the console's page never does.
 type violationError struct{ what string }
 
 func (v violationError) Error() string { return v.what }
 
-// listen does what the browser says, until it goes.
+// listen handles the browser's messages until it disconnects.
 func (s *socket) listen(ctx context.Context) error {
 	messages := rate.NewLimiter(messagesPerSecond, messagesAtOnce)
 	for {
@@ -136,7 +138,7 @@ func (s *socket) listen(ctx context.Context) error {
 	}
 }
 
-// open opens a window, in the place of another one with its id.
+// open opens a window. It replaces a window with the same id.
 func (s *socket) open(ctx context.Context, o order) {
 	values, err := parse(o.Path, o.Query)
 	s.mu.Lock()
@@ -156,7 +158,7 @@ func (s *socket) open(ctx context.Context, o order) {
 	s.poke()
 }
 
-// within refuses rows that no window can have.
+// within returns an error if the order's rows cannot be a window.
 func within(o order) error {
 	if o.Offset < 0 || o.Limit < 1 || o.Limit > search.MostWindow {
 		return apierrors.NewBadRequest(fmt.Sprintf("a window has an offset from 0 on, and a limit of 1 to %d", search.MostWindow))
@@ -164,20 +166,20 @@ func within(o order) error {
 	return nil
 }
 
-// refuse tells that a window is not opened. Of many the last are told. The socket must be locked.
+// refuse sends that a window was not opened. Only the last refusals are kept. The caller holds mu.
 func (s *socket) refuse(ctx context.Context, o order, err error) {
 	s.refused = append(s.refused, refusal{Type: "error", ID: o.ID, Status: answer.Status(ctx, err, http.MethodGet, o.Path)})
 	s.refused = s.refused[max(0, len(s.refused)-mostWindows):]
 	s.poke()
 }
 
-// move has a window show other rows of its list.
+// move changes the rows that a window shows.
 func (s *socket) move(ctx context.Context, o order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.windows[o.ID]
 	if w == nil {
-		return // it is closed: the browser will know
+		return // it is closed, which the browser knows
 	}
 	if err := within(o); err != nil {
 		s.refuse(ctx, o, err)
@@ -195,7 +197,7 @@ func (s *socket) close(id int) {
 	s.shut(id)
 }
 
-// shut closes a window, if it is open. The socket must be locked.
+// shut closes a window, if it is open. The caller holds mu.
 func (s *socket) shut(id int) {
 	if w := s.windows[id]; w != nil {
 		w.question.drop(s)
@@ -203,7 +205,7 @@ func (s *socket) shut(id int) {
 	}
 }
 
-// speak tells the browser whatever is news, one message after the other, until it is gone or ctx ends.
+// speak sends changes one after the other, until the browser disconnects or ctx ends.
 func (s *socket) speak(ctx, open context.Context) error {
 	quiet := time.NewTicker(s.live.pace.ping)
 	defer quiet.Stop()
@@ -231,7 +233,7 @@ func (s *socket) speak(ctx, open context.Context) error {
 	}
 }
 
-// all yields all that is news, each as it is when it can be told.
+// all yields the messages that are due. Each is computed when it can be sent.
 func (s *socket) all(yield func(message any) bool) {
 	s.mu.Lock()
 	refused := s.refused
@@ -253,7 +255,7 @@ func (s *socket) all(yield func(message any) bool) {
 	}
 }
 
-// fleet is what the browser does not know of clusters; nil: nothing.
+// fleet returns the states of clusters that the browser does not have; nil: none.
 func (s *socket) fleet() any {
 	clusters, known := s.audience.clusters()
 	if !known || s.greeted && slices.Equal(clusters, s.told) {
@@ -263,7 +265,7 @@ func (s *socket) fleet() any {
 	return fleetOf(clusters, time.Now())
 }
 
-// window is what the browser does not know of a window; nil: nothing.
+// window returns the changes of a window that the browser does not have; nil: none.
 func (s *socket) window(id int) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +280,8 @@ func (s *socket) window(id int) any {
 	return w.news(now)
 }
 
-// write sends a message. A browser has some time to take it, and after the end of the session a moment.
+// write sends a message. A browser has pace.patience to read it, and one second after the end of
+// ctx.
 func (s *socket) write(ctx, open context.Context, message any) error {
 	raw, err := json.Marshal(message)
 	if err != nil {
@@ -291,10 +294,10 @@ func (s *socket) write(ctx, open context.Context, message any) error {
 	if err := s.conn.write(writing, raw); err != nil && open.Err() == nil {
 		return err
 	}
-	return context.Cause(open) // what broke the write off, if anything did
+	return context.Cause(open) // the cause, if the connection ended
 }
 
-// keep finds out whether the browser is still there, and its user who it was.
+// keep checks at intervals that the browser answers, and that the session's user is the same.
 func (s *socket) keep(ctx context.Context, who user.Info) error {
 	tick := time.NewTicker(s.live.pace.ping)
 	defer tick.Stop()

@@ -5,15 +5,15 @@ import (
 	"encoding/pem"
 )
 
-// Authority is what vouches under one name: an authority of certificates, or a key without a certificate. It is a list, the newest
-// first: the newest signs, and all are trusted.
+// Authority is a certificate authority, or a key without a certificate, under one name. It is a
+// list, the newest first: the newest signs, and all are trusted.
 type Authority []KeyPair
 
-// Authorities are all that a cluster has, by name.
+// Authorities are all authorities of a cluster, by name.
 type Authorities map[string]Authority
 
-// Pair is the authority as what uses it has it: the key that signs, and all that is trusted, the newest first. Of one with one
-// member it is that member.
+// Pair returns the authority in the form for its users: the key that signs, and all trusted
+// certificates, the newest first. An empty Authority gives the zero value.
 func (a Authority) Pair() KeyPair {
 	if len(a) == 0 {
 		return KeyPair{}
@@ -25,7 +25,7 @@ func (a Authority) Pair() KeyPair {
 	return KeyPair{Cert: bytes.Join(certs, nil), Key: a[0].Key}
 }
 
-// Pairs are all authorities as what uses them has them.
+// Pairs returns Pair of all authorities, by name.
 func (a Authorities) Pairs() Bundle {
 	pairs := Bundle{}
 	for name, authority := range a {
@@ -34,8 +34,8 @@ func (a Authorities) Pairs() Bundle {
 	return pairs
 }
 
-// Signer is the pair without what is only trusted: of several certificates, the first. Where a program wants the certificate that
-// belongs to the key, it is this.
+// Signer returns the pair with only the first certificate, which belongs to the key. Some programs
+// do not accept further trusted certificates.
 func (k KeyPair) Signer() KeyPair {
 	block, rest := pem.Decode(k.Cert)
 	if block == nil {

@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// Bundle is keys of a cluster by name, such as ca or host-1/kubelet. Of an authority it has what Authority.Pair returns.
+// Bundle has keys of a cluster by name, such as ca or host-1/kubelet. For an authority it has the
+// result of Authority.Pair.
 type Bundle map[string]KeyPair
 
-// Ensure mints what is missing. A leaf that does not fit what is asked for, or that is due, stays in b, for hosts have it, and
-// its successor is minted into next; a successor that is there already and is as good stays, and one that is not needed any
-// more goes. What is not asked for stays. An authority is never replaced: all that trust it would have to learn of the new
-// one, so one that is broken, or is gone while there are certificates of it, is an error. After an error b and next are as
-// they were.
+// Ensure creates missing authorities, keys and certificates in b. A certificate that does not fit
+// its leaf, or is due, stays in b, because hosts use it. Its successor is created in next. A good
+// successor stays, and an unneeded one is removed. Entries that are not requested stay. An
+// authority is never replaced, because all that trust it would need the new one. So an invalid
+// authority is an error, and so is a missing one that has certificates. After an error b and next
+// are unchanged.
 func (b Bundle) Ensure(next Bundle, now time.Time, authorities, keys []string, leaves []Leaf) (changed bool, err error) {
 	minted := Bundle{}
 	if err := b.ensureAuthorities(minted, now, authorities, leaves); err != nil {
@@ -89,7 +91,7 @@ func (b Bundle) ensureAuthorities(minted Bundle, now time.Time, authorities []st
 	return nil
 }
 
-// With returns the pairs of b with those of next in the place of their predecessors.
+// With returns the pairs of b, replaced by those of next with the same name.
 func (b Bundle) With(next Bundle) Bundle {
 	all := maps.Clone(b)
 	maps.Copy(all, next)

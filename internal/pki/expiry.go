@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Expiry is when a certificate ends.
+// Expiry is the expiry of a certificate.
 type Expiry struct {
 	// Name of the certificate, such as ca or host-1/kubelet.
 	Name string `json:"name"`
-	// Authority is the name of the authority that signed it; empty of an authority.
+	// Authority is the name of the authority that signed it; "" for an authority.
 	Authority string `json:"authority,omitempty"`
-	// NotAfter is its end.
+	// NotAfter is when the certificate expires.
 	NotAfter time.Time `json:"notAfter"`
-	// Limit is the end that a successor would have at most: that of the authority.
+	// Limit is the latest expiry of a new certificate: that of the authority.
 	Limit time.Time `json:"-"`
 }
 
-// Expiries lists when the certificates of leaves end, and their authorities, the first to end first. What is missing or
-// cannot be read is left out.
+// Expiries returns the expiries of the leaves' certificates and of their authorities, the earliest
+// first. Missing and unreadable certificates are left out.
 func (b Bundle) Expiries(leaves []Leaf) []Expiry {
 	var list []Expiry
 	ends := map[string]time.Time{}
@@ -43,16 +43,16 @@ func (b Bundle) Expiries(leaves []Leaf) []Expiry {
 	return list
 }
 
-// IsAuthority is true of an authority.
+// IsAuthority reports whether the certificate is an authority.
 func (e Expiry) IsAuthority() bool { return e.Authority == "" }
 
-// Due tells whether a leaf is to be renewed, as KeyPair.Due does.
+// Due reports whether a leaf should be renewed, as KeyPair.Due does.
 func (e Expiry) Due(now time.Time) bool {
 	return !e.IsAuthority() && due(e.NotAfter, e.Limit, now)
 }
 
-// Near tells whether somebody has to be warned: of a leaf that is due, and of an authority that ends within LeafLifetime, for
-// what it signs ends with it.
+// Near reports whether a user should be warned: a leaf is due, or an authority expires within
+// LeafLifetime. Certificates expire with their authority.
 func (e Expiry) Near(now time.Time) bool {
 	return e.Due(now) || e.IsAuthority() && now.Add(LeafLifetime).After(e.NotAfter)
 }

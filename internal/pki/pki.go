@@ -1,6 +1,8 @@
-// Package pki makes authorities, keys and certificates: those of the hub, and those of the clusters that Orrery builds.
+// Package pki creates authorities, keys and certificates of the hub, and of the clusters that
+// Orrery builds.
 //
-// All keys are ECDSA P-256. An authority lives ten years; a certificate lives one year, or as long as its authority.
+// All keys are ECDSA P-256. An authority is valid for ten years, a certificate for one year or as
+// long as its authority.
 package pki
 
 import (
@@ -23,47 +25,48 @@ import (
 const (
 	// AuthorityLifetime is how long an authority is valid.
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
-	// LeafLifetime is how long a certificate is valid, unless its authority ends before.
+	// LeafLifetime is how long a certificate is valid, unless its authority expires earlier.
 	LeafLifetime = 365 * 24 * time.Hour
-	// RenewBefore is how long before its end a certificate is due to be renewed.
+	// RenewBefore is how long before its expiry a certificate should be renewed.
 	RenewBefore = 60 * 24 * time.Hour
-	// clockSkew is how much the clock of a client may be late.
+	// clockSkew is how far a client's clock may be behind.
 	clockSkew = 5 * time.Minute
 )
 
 const certificateBlock = "CERTIFICATE"
 
-// KeyPair is a private key and what belongs to it, both as PEM.
+// KeyPair is a private key with its certificate, both as PEM.
 type KeyPair struct {
-	// Cert is the certificate. Of a bare key, such as that of service accounts, it is the public key.
+	// Cert is the certificate. For a key without one, such as that of service accounts, it is the
+	// public key.
 	Cert []byte `json:"cert"`
 	// Key is the private key.
 	Key []byte `json:"key"`
 }
 
-// Format prints no key, whatever the verb is.
+// Format prints no key, for every verb.
 func (KeyPair) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte("[key pair]")) }
 
-// Equal tells whether two pairs are the same.
+// Equal reports whether two pairs are the same.
 func (k KeyPair) Equal(other KeyPair) bool {
 	return bytes.Equal(k.Cert, other.Cert) && bytes.Equal(k.Key, other.Key)
 }
 
-// Leaf says what a certificate must be.
+// Leaf is the specification of a certificate.
 type Leaf struct {
-	// Name of the certificate, which is not part of it.
+	// Name of the certificate, which is not part of its content.
 	Name string
 	// Authority is the name of the authority that signs it.
 	Authority string
 	// CommonName is the user name of a client.
 	CommonName string
-	// Organization are the groups of a client.
+	// Organization has the groups of a client.
 	Organization []string
 	// DNSNames of a server.
 	DNSNames []string
-	// IPs are the addresses of a server.
+	// IPs has the addresses of a server.
 	IPs []string
-	// Client and Server say what it is good for.
+	// Client and Server say for which side of TLS it is valid.
 	Client, Server bool
 }
 
@@ -90,7 +93,7 @@ func (l Leaf) addresses() ([]net.IP, error) {
 	return addresses, nil
 }
 
-// NewAuthority makes an authority.
+// NewAuthority creates an authority.
 func NewAuthority(name string, now time.Time) (KeyPair, error) {
 	key, err := newKey()
 	if err != nil {
@@ -111,7 +114,7 @@ func NewAuthority(name string, now time.Time) (KeyPair, error) {
 	return pair, nil
 }
 
-// NewKey makes a key without a certificate.
+// NewKey creates a key without a certificate.
 func NewKey() (KeyPair, error) {
 	key, err := newKey()
 	if err != nil {
@@ -128,7 +131,7 @@ func NewKey() (KeyPair, error) {
 	return KeyPair{Cert: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}), Key: text}, nil
 }
 
-// Issue makes the certificate that l asks for, with a new key.
+// Issue creates a certificate for l with a new key. k is the authority.
 func (k KeyPair) Issue(l Leaf, now time.Time) (KeyPair, error) {
 	ca, by, err := k.parse()
 	if err != nil {
@@ -161,7 +164,8 @@ func (k KeyPair) Issue(l Leaf, now time.Time) (KeyPair, error) {
 	return pair, nil
 }
 
-// Certify makes a certificate for a client that has a key of its own, in DER. It ends after its life, or with the authority.
+// Certify creates a certificate for a client's own key, in DER. It expires after life, or with the
+// authority k.
 func (k KeyPair) Certify(subject pkix.Name, public *ecdsa.PublicKey, life time.Duration, now time.Time) ([]byte, error) {
 	ca, by, err := k.parse()
 	if err != nil {
@@ -188,14 +192,14 @@ func (k KeyPair) Certify(subject pkix.Name, public *ecdsa.PublicKey, life time.D
 	return der, nil
 }
 
-// Certificate reads the certificate, and makes sure that the key is its key.
+// Certificate parses the certificate, and checks that the key belongs to it.
 func (k KeyPair) Certificate() (*x509.Certificate, error) {
 	cert, _, err := k.parse()
 	return cert, err
 }
 
-// Fits tells whether k is what l asks for, signed by the authority. It may have more names than those asked for. How long
-// it is valid is not looked at.
+// Fits reports whether k is a certificate for l, signed by the authority. It may have more names
+// than l. Its validity in time is ignored.
 func (k KeyPair) Fits(l Leaf, authority KeyPair) bool {
 	cert, err := k.Certificate()
 	if err != nil {
@@ -217,8 +221,8 @@ func (k KeyPair) Fits(l Leaf, authority KeyPair) bool {
 		!slices.ContainsFunc(addresses, func(ip net.IP) bool { return !slices.ContainsFunc(cert.IPAddresses, ip.Equal) })
 }
 
-// Due tells whether a certificate is to be renewed: it ends within RenewBefore, and one that the authority signs now would
-// end later.
+// Due reports whether a certificate should be renewed: it expires within RenewBefore, and a new one
+// would expire later. An invalid certificate is due.
 func (k KeyPair) Due(authority KeyPair, now time.Time) bool {
 	cert, err := k.Certificate()
 	if err != nil {
@@ -235,16 +239,17 @@ func due(end, limit, now time.Time) bool {
 	return now.Add(RenewBefore).After(end) && leafEnd(limit, now).After(end)
 }
 
-// leafEnd is when a certificate ends that is signed now by an authority that ends at a limit.
+// leafEnd returns the expiry of a certificate that is signed now by an authority that expires at
+// limit.
 func leafEnd(limit, now time.Time) time.Time {
-	end := now.Add(LeafLifetime).Truncate(time.Second) // as certificates have it
+	end := now.Add(LeafLifetime).Truncate(time.Second) // the precision of certificates
 	if end.After(limit) {
 		return limit
 	}
 	return end
 }
 
-// hasOnly tells whether the certificate has no names but those of l.
+// hasOnly reports whether the certificate has no names other than those of l.
 func (k KeyPair) hasOnly(l Leaf) bool {
 	cert, err := k.Certificate()
 	if err != nil {
@@ -264,7 +269,7 @@ func (k KeyPair) parse() (*x509.Certificate, crypto.PrivateKey, error) {
 	return pair.Leaf, pair.PrivateKey, nil
 }
 
-// Split separates the certificates of a file from its key.
+// Split separates the certificates in a PEM file from the key.
 func Split(text []byte) KeyPair {
 	var cert, key bytes.Buffer
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -290,7 +295,7 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode key: %w", err)
 	}
-	// SEC 1 rather than PKCS 8: readers of service account keys know them by this header.
+	// SEC 1 and not PKCS 8: readers of service account keys recognize this header.
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 

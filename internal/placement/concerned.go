@@ -15,42 +15,41 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// decision is what is remembered of the last decision on a binding.
+// decision is the last decision on a binding, as far as it is remembered.
 type decision struct {
 	uid      types.UID
 	binding  types.NamespacedName
 	template binding.Template
 	group
-	evicting   []string // clusters that something moves out of
+	evicting   []string // clusters that replicas or the object move out of
 	outcome    Outcome
-	identities *fleet.Identities // the clusters that it knew
+	identities *fleet.Identities // the clusters that the decision knew
 }
 
-// group is what the decisions have in common that a change of a cluster concerns alike.
+// group is the key by which decisions share the result of scheduler.Placement.Concerns.
 type group struct {
-	placement *scheduler.Placement // nil: nobody claims the template any more
+	placement *scheduler.Placement // nil: no policy claims the template
 	kind      schema.GroupVersionKind
 	fence     *access.Fence // of the template's namespace; nil: none
 }
 
-// waits is true when the decision did not place what was asked for.
+// waits reports whether the decision placed less than requested.
 func (d *decision) waits() bool {
 	return d.outcome.Reason == workv1alpha2.ReasonNoClusterFits || d.outcome.Reason == workv1alpha2.ReasonInsufficient
 }
 
-// mostChanges bounds the changes of the fleet that are remembered for decisions which were
-// being made meanwhile.
+// mostChanges is the number of fleet changes that are kept for decisions in progress.
 const mostChanges = 1024
 
-// decisions remembers the last decision on each binding, so that a change of a cluster is
-// looked at only for the bindings that it can concern.
+// decisions remembers the last decision on each binding. A change of a cluster is then checked only
+// against the bindings that it can concern. It is safe for concurrent use.
 type decisions struct {
 	mu     sync.RWMutex
 	last   map[types.UID]*decision
-	moving map[types.UID]*decision // those that evict
+	moving map[types.UID]*decision // decisions with evictions
 	groups map[group]map[types.UID]*decision
 
-	count   uint64 // of the changes of the fleet so far
+	count   uint64 // number of fleet changes so far
 	changes []fleet.Change
 }
 
@@ -58,14 +57,14 @@ func newDecisions() *decisions {
 	return &decisions{last: map[types.UID]*decision{}, moving: map[types.UID]*decision{}, groups: map[group]map[types.UID]*decision{}}
 }
 
-// seen counts the changes of the fleet that a snapshot which is taken now has.
+// seen returns the number of fleet changes so far. A caller reads it before it takes a snapshot.
 func (ds *decisions) seen() uint64 {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	return ds.count
 }
 
-// of returns the last decision on a binding.
+// of returns the last decision on a binding; false if there is none.
 func (ds *decisions) of(uid types.UID) (decision, bool) {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
@@ -75,8 +74,9 @@ func (ds *decisions) of(uid types.UID) (decision, bool) {
 	return decision{}, false
 }
 
-// made remembers a decision, which has the changes of the fleet that were seen. news is true
-// when it is another than the last one, again when a change that it did not see concerns it.
+// made remembers a decision. seen is the value of seen before the decision's snapshot. news is true
+// if the decision differs from the last one. again is true if the template must be decided again,
+// because a later fleet change concerns it.
 func (ds *decisions) made(d decision, seen uint64, bindings *binding.Cache) (news, again bool) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -99,7 +99,7 @@ func (ds *decisions) made(d decision, seen uint64, bindings *binding.Cache) (new
 	return before == nil || before.outcome != d.outcome || before.identities != d.identities, again
 }
 
-// forget forgets a binding.
+// forget removes a binding.
 func (ds *decisions) forget(uid types.UID) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -118,7 +118,7 @@ func (ds *decisions) remove(uid types.UID) {
 	}
 }
 
-// concerned returns the templates that are to be decided on again after a change.
+// concerned records a fleet change and returns the templates that must be decided again.
 func (ds *decisions) concerned(change fleet.Change, bindings *binding.Cache) []binding.Template {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -130,14 +130,14 @@ func (ds *decisions) concerned(change fleet.Change, bindings *binding.Cache) []b
 	return ds.aimedAt(newAim(change, bindings))
 }
 
-// supposed is concerned of a change that nobody made.
+// supposed returns the templates that a hypothetical change concerns, and records nothing.
 func (ds *decisions) supposed(change fleet.Change, bindings *binding.Cache) []binding.Template {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
 	return ds.aimedAt(newAim(change, bindings))
 }
 
-// aimedAt are the templates that a change concerns. The decisions must be locked.
+// aimedAt returns the templates that a change concerns. The caller holds mu.
 func (ds *decisions) aimedAt(a aim) []binding.Template {
 	var templates []binding.Template
 	for g, members := range ds.groups {
@@ -154,8 +154,8 @@ func (ds *decisions) aimedAt(a aim) []binding.Template {
 	return templates
 }
 
-// evicting returns the templates of which something moves out of a cluster; of one binding
-// or, without a UID, of all.
+// evicting returns the templates that move something out of the cluster: of one binding, or of all
+// bindings if uid is "".
 func (ds *decisions) evicting(cluster string, uid types.UID) []binding.Template {
 	ds.mu.RLock()
 	defer ds.mu.RUnlock()
@@ -174,10 +174,10 @@ func (ds *decisions) evicting(cluster string, uid types.UID) []binding.Template 
 	return templates
 }
 
-// aim tells which decisions a change of a cluster concerns.
+// aim finds the decisions that a change of a cluster concerns.
 type aim struct {
 	change fleet.Change
-	placed sets.Set[types.NamespacedName] // the bindings that place something in the cluster
+	placed sets.Set[types.NamespacedName] // the bindings that have the cluster as a target
 }
 
 func newAim(change fleet.Change, bindings *binding.Cache) aim {
@@ -192,8 +192,8 @@ func newAim(change fleet.Change, bindings *binding.Cache) aim {
 	return a
 }
 
-// concern says which decisions of a group a change concerns: those that place something in
-// the cluster, those that do not, and those that did not place what was asked for.
+// concern says which decisions of a group a change concerns: those with a target in the cluster,
+// those without, and those that placed less than requested.
 type concern struct{ placed, elsewhere, waiting bool }
 
 func (a aim) concerns(g group) concern {
@@ -209,12 +209,13 @@ func (a aim) concerns(g group) concern {
 	}
 }
 
-// hits is true when the change concerns a decision of a group.
+// hits reports whether the change concerns a decision. group is the result of concerns for the
+// group of the decision.
 func (a aim) hits(d *decision, group concern) bool {
 	switch here := a.placed.Has(d.binding); {
 	case here && group.placed, !here && group.elsewhere, group.waiting && d.waits():
 		return true
-	default: // what is known of a copy changes with these
+	default: // these changes affect what is known about the copy
 		return slices.Contains(d.evicting, a.change.Name) && a.change.What&(fleet.Membership|fleet.Reachability|fleet.APIs) != 0
 	}
 }

@@ -1,7 +1,7 @@
-// Package placement keeps one binding for every template that a policy claims. Claiming
-// and scheduling are one write: the binding's spec. The package writes nothing else but
-// the status of the policies; the binding's status is the status room's, which asks for
-// the Outcome.
+// Package placement keeps one binding for every template that a policy claims. One write of the
+// binding's spec claims and schedules the template. The package also writes the status of the
+// policies. It does not write the status of bindings: package status does, and reads Outcome for
+// it.
 package placement
 
 import (
@@ -42,39 +42,39 @@ import (
 
 const (
 	workers = 16
-	// firstRetry and lastRetry bound the time until a failed write is tried again.
+	// firstRetry and lastRetry bound the delay before a failed write is retried.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	// burst is how long changes of the fleet are collected before the placements that they
-	// concern are looked at again.
+	// burst is how long fleet changes are collected before the placements that they concern are
+	// decided again.
 	burst = 100 * time.Millisecond
 )
 
-// Options are the rooms that placement asks.
+// Options are the packages and callbacks that placement uses.
 type Options struct {
 	Bindings  *binding.Cache
 	Templates *template.Cache
 	Fleet     *fleet.Cache
 	Registry  *member.Registry
 	Mirror    *mirror.Mirror
-	// Hub is how the hub treats what is a template there.
+	// Hub describes what the hub itself does with some templates.
 	Hub interpreter.Hub
-	// Records keep the decisions; nil: nobody does.
+	// Records stores the decisions; nil: decisions are not recorded.
 	Records interface{ Decided(d records.Decision) }
-	// Overrides returns the override policies that select a template, in order, for the
-	// records; nil: none.
+	// Overrides returns the override policies that select a template, in order, for the records;
+	// nil: none are recorded.
 	Overrides func(o *unstructured.Unstructured) []records.Policy
-	// Refused returns the generation of a binding whose manifest a cluster refused last, 0 when
-	// it refused none; nil: nothing is refused. Answered says that it may return something else.
+	// Refused returns the generation of the binding whose manifest the cluster refused last; 0 if
+	// it refused none. nil: no manifest is ever refused. The caller of Add calls
+	// Controller.Answered when the result changes.
 	Refused func(binding types.UID, cluster string) (generation int64)
 }
 
-// Outcome is the outcome of the last look at a binding's placement: what its condition
-// Scheduled shall say.
+// Outcome is the outcome of the last decision on a binding: the content of its condition Scheduled.
 type Outcome struct {
 	Status          metav1.ConditionStatus
 	Reason, Message string
-	// Generation of the binding that the outcome speaks of.
+	// Generation of the binding that the outcome is about.
 	Generation int64
 }
 
@@ -92,11 +92,11 @@ type Controller struct {
 	records    interface{ Decided(d records.Decision) }
 	overrides  func(o *unstructured.Unstructured) []records.Policy
 	synced     []toolscache.InformerSynced
-	// settling is how long new workloads wait, after a start, for clusters that answered
-	// before it: their replicas are shared out once, among all of them.
+	// settling is how long new workloads wait after a start for clusters that answered before it.
+	// Their replicas are then divided once, among all of these clusters.
 	settling time.Duration
-	// capacityRetry is how long a workload that does not fit waits until it is tried again:
-	// capacityLook, but in tests.
+	// capacityRetry is the delay before a workload that does not fit is tried again. It is
+	// capacityLook, except in tests.
 	capacityRetry time.Duration
 	// waitPatience is how long a deletion waits for what follows its template before its binding says so.
 	waitPatience time.Duration
@@ -113,7 +113,7 @@ type Controller struct {
 	waits        *orphanWaits
 
 	mu          sync.RWMutex
-	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil until every cache is listed
+	queue       workqueue.TypedRateLimitingInterface[binding.Template] // nil before start
 	started     time.Time
 	subscribers []func(types.NamespacedName)
 
@@ -124,7 +124,7 @@ type Controller struct {
 	}
 }
 
-// Add starts the controller with the manager.
+// Add creates the controller and adds it to the manager.
 func Add(mgr ctrl.Manager, o Options) (*Controller, error) {
 	return add(mgr, o, mirrored{registry: o.Registry, mirror: o.Mirror, bindings: o.Bindings})
 }
@@ -141,7 +141,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	c.gate = &gate{every: settlingLook, known: c.known, look: c.enqueue}
 	c.reporter.classes = c.classes
 	c.reporter.clusters = c.clusterNames
-	ctx := context.Background() // the manager has not started: nothing is waited for
+	ctx := context.Background() // the manager has not started: no call blocks
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
 		synced, err := binding.Watch(ctx, mgr.GetCache(), kind, asPolicy, c.policyChanged)
 		if err != nil {
@@ -162,7 +162,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		c.changes.Unlock()
 		select {
 		case c.fleetChanged <- struct{}{}:
-		default: // it will be seen with the others
+		default: // the pending signal covers this change
 		}
 	})
 	names := newNamesWriter(mgr.GetClient(), mgr.GetAPIReader(), o.Fleet.Synced, c.clusterNames)
@@ -181,7 +181,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	options.NewQueue = func(name string, limiter workqueue.TypedRateLimiter[binding.Template]) workqueue.TypedRateLimitingInterface[binding.Template] {
 		return queue.NewOrdered(name, limiter, c.priority, c.turns.take)
 	}
-	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
+	options.SkipNameValidation = new(true) // tests run several managers in one process
 	placer, err := controller.NewTyped("placement", mgr, options)
 	if err != nil {
 		return nil, fmt.Errorf("create placement controller: %w", err)
@@ -207,8 +207,8 @@ func asPolicy(o any) *policyv1alpha1.PropagationPolicy {
 	return nil
 }
 
-// start lets the work begin once the policies and bindings that exist are known: nothing
-// is created that may exist already. The controller calls it before its workers run.
+// start starts the work once the existing policies and bindings are listed, so that nothing is
+// created twice. The controller calls start before its workers run.
 func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[binding.Template]) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), c.synced...) {
 		return ctx.Err()
@@ -226,7 +226,7 @@ func (c *Controller) start(ctx context.Context, queue workqueue.TypedRateLimitin
 	return nil
 }
 
-// followFleet looks at the placements again that changes of the fleet concern.
+// followFleet requeues the templates that changes of the fleet concern.
 func (c *Controller) followFleet(ctx context.Context) {
 	for {
 		select {
@@ -254,7 +254,7 @@ func (c *Controller) followFleet(ctx context.Context) {
 	}
 }
 
-// clusterNames are the clusters of the fleet; not known before all are.
+// clusterNames returns the names of the clusters; known is false until all are listed.
 func (c *Controller) clusterNames() (names []string, known bool) {
 	for _, cluster := range c.fleet.Snapshot().Clusters() {
 		names = append(names, cluster.Name)
@@ -262,7 +262,7 @@ func (c *Controller) clusterNames() (names []string, known bool) {
 	return names, c.fleet.Synced()
 }
 
-// enqueue has templates looked at, the most urgent first, as soon as the work may begin.
+// enqueue adds templates to the queue, highest priority first. Before start, it does nothing.
 func (c *Controller) enqueue(keys ...binding.Template) {
 	c.mu.RLock()
 	queue := c.queue
@@ -281,8 +281,8 @@ func (c *Controller) working() bool {
 	return c.queue != nil
 }
 
-// watchKinds has kinds watched on the hub and mirrored from the members. Why the hub does
-// not serve a kind is for the policy's status to tell.
+// watchKinds watches kinds on the hub and mirrors them from the members. Errors are ignored: the
+// policy's status reports kinds that the hub does not serve.
 func (c *Controller) watchKinds(kinds ...schema.GroupVersionKind) {
 	for _, gvk := range kinds {
 		_ = c.templates.Watch(gvk)
@@ -300,7 +300,7 @@ func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 		c.policies.Set(p)
 	}
 	if !c.working() || old != nil && p != nil && old.UID == p.UID && old.Generation == p.Generation {
-		return // everything is looked at when the work begins; or only the status changed
+		return // start requeues all templates; or only the status changed
 	}
 	c.reporter.changed(name)
 	for _, either := range []*policyv1alpha1.PropagationPolicy{old, p} {
@@ -310,7 +310,7 @@ func (c *Controller) policyChanged(old, p *policyv1alpha1.PropagationPolicy) {
 	}
 }
 
-// reevaluate has the templates looked at that a policy selects.
+// reevaluate requeues the templates that a policy selects.
 func (c *Controller) reevaluate(p *policyv1alpha1.PropagationPolicy) {
 	c.watchKinds(policy.Kinds(p)...)
 	c.enqueue(slices.Collect(maps.Keys(selected(c.templates, p)))...)
@@ -324,10 +324,10 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	}
 	if old != nil && b != nil && old.UID == b.UID && old.Generation == b.Generation &&
 		old.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() {
-		return // only its status changed
+		return // only the status changed
 	}
 	if b != nil {
-		c.enqueue(c.needs.set(b)...) // they follow it
+		c.enqueue(c.needs.set(b)...) // dependencies follow the binding
 	} else {
 		c.enqueue(c.needs.forget(old)...)
 	}
@@ -348,8 +348,9 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 	}
 }
 
-// known is true when all is known, after a start, that decisions by free capacity depend on: the templates that policies select, each of
-// which was looked at, and the clusters that answered before it; or when it took too long.
+// known reports whether the inputs of decisions by free capacity are complete after a start. Every
+// selected template was reconciled once, and every expected cluster reported its capacity. It is
+// also true once the settling time is over.
 func (c *Controller) known() bool {
 	if !c.young() {
 		return true
@@ -386,31 +387,30 @@ func (c *Controller) templateChanged(e template.Event) {
 	}
 }
 
-// fencesChanged follows which clusters namespaces may use: what is placed in theirs is looked
-// at again.
+// fencesChanged requeues the placed templates of namespaces whose allowed clusters changed.
 func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
 	if !c.working() {
-		return // everything is looked at when the work begins
+		return // start requeues all templates
 	}
 	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool {
 		return k.Namespace == "" || !namespaces.Has(k.Namespace)
 	})...)
 }
 
-// copyChanged follows the copies of bindings out of which something moves: an eviction ends
-// when its copy is as small as it shall be.
+// copyChanged requeues templates that move out of the cluster. An eviction ends when the copy there
+// is as small as its target.
 func (c *Controller) copyChanged(cluster string, uid types.UID) {
 	c.enqueue(c.decisions.evicting(cluster, uid)...)
 }
 
-// Answered is to be called when Refused may return something else of a binding than before.
+// Answered must be called when the result of Options.Refused for the binding may have changed.
 func (c *Controller) Answered(name types.NamespacedName) {
 	if b, ok := c.bindings.Get(name); ok {
 		c.reservations.answered(b.UID)
 	}
 }
 
-// Outcome returns the outcome on a binding; false when there is none yet.
+// Outcome returns the outcome of the last decision on a binding; false if there is none yet.
 func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
 	made, ok := c.decisions.of(binding)
 	return made.outcome, ok
@@ -429,16 +429,16 @@ func (c *Controller) Knows(binding types.UID, generation int64, cluster string, 
 	return ok && b.Generation == generation && c.intended.knows(b, cluster, clusterUID)
 }
 
-// Subscribe calls f after every change of what Outcome or Knows says. f must not block. A binding without a
-// namespace is a ClusterResourceBinding.
+// Subscribe registers f to be called after every change of the result of Outcome or Knows. f must
+// not block. A binding without a namespace is a ClusterResourceBinding.
 func (c *Controller) Subscribe(f func(binding types.NamespacedName)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
 }
 
-// decided remembers a decision, has it kept, and tells those concerned when it is news. seen
-// are the changes of the fleet that the decision was made after.
+// decided remembers and records a decision, and notifies the subscribers if it differs from the
+// last one. seen is the result of decisions.seen before the snapshot.
 func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Decision, s *fleet.Snapshot, seen uint64) {
 	d.Outcome.Generation = b.Generation
 	var evicting []string

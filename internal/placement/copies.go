@@ -10,22 +10,22 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// copies is what placement asks about what is in the clusters.
+// copies is what placement reads about the copies in the clusters.
 type copies interface {
-	// Copies says what is known of a binding's copy in a cluster, and how many replicas it
-	// asks for; 1 for kinds without.
+	// Copies returns whether a binding's copy is in a cluster, and the replicas that the copy asks
+	// for; 1 for kinds without replicas.
 	Copies(uid types.UID, cluster string) (asked int32, known presence.Presence)
-	// Pods says how many pods of a binding's copy the free capacity of a cluster counts; not
-	// known: of the copy nothing is known.
+	// Pods returns how many pods of a binding's copy are counted in the cluster's free capacity.
+	// known is false if the state of the copy is unknown.
 	Pods(uid types.UID, cluster string) (pods int64, known bool)
-	// Require has a kind mirrored from every cluster.
+	// Require starts mirroring a kind from every cluster.
 	Require(gvk schema.GroupVersionKind)
-	// Subscribe calls f when a binding's copy in a cluster changed; without a binding: when
-	// more became known of the cluster.
+	// Subscribe registers f for changes of a binding's copy in a cluster. With an empty binding,
+	// more copies of the cluster became known.
 	Subscribe(f func(cluster string, binding types.UID))
 }
 
-// mirrored are the copies that the mirror observes.
+// mirrored reads copies from the mirror.
 type mirrored struct {
 	registry *member.Registry
 	mirror   *mirror.Mirror
@@ -37,8 +37,8 @@ func (m mirrored) Copies(uid types.UID, cluster string) (int32, presence.Presenc
 	return o.Replicas, known
 }
 
-// Pods implements copies. A cluster says in the status of a copy that a pod exists after the pod
-// exists; that the mirror then has the pod, too, is as good as sure: it follows both kinds at once.
+// Pods implements copies. A cluster counts a pod in the status of a copy only after the pod exists.
+// The mirror follows both kinds at once, so in practice it has the pod then, too.
 func (m mirrored) Pods(uid types.UID, cluster string) (int64, bool) {
 	o, known := m.lookup(uid, cluster)
 	return int64(o.Pods), known != presence.Unknown
@@ -60,7 +60,7 @@ func (m mirrored) lookup(uid types.UID, cluster string) (mirror.Object, presence
 	known, o := m.mirror.Lookup(cluster, api.GroupVersionResource().GroupResource(), b.Namespace, b.Spec.Resource.Name)
 	switch {
 	case known == presence.Present && o.Binding != uid:
-		return mirror.Object{}, presence.Absent // what is there is somebody else's
+		return mirror.Object{}, presence.Absent // the object belongs to another binding, or to none
 	case known == presence.Unknown:
 		return mirror.Object{}, presence.Unknown
 	}

@@ -21,82 +21,81 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Template is an object on the hub and who claims it.
+// Template is an object on the hub with everything that a decision needs to know about it.
 type Template struct {
 	Object *unstructured.Unstructured
-	// Replicas that it asks for, nil for kinds without, and what each of them claims of a cluster.
+	// Replicas that the object asks for; nil for kinds without. Claim is what each replica requires
+	// of a cluster.
 	Replicas *int32
 	Claim    *scheduler.Claim
-	// Components that it has, of a kind with several; nil for all others.
+	// Components of the object; nil unless its kind has several.
 	Components []scheduler.Component
-	// Claims on it, in order: the first one places it. None: what is placed stays.
+	// Claims on the object, in order: the first one places it. Empty: the placement stays.
 	Claims []policy.Claim
-	// Placement of the first claim's policy, and the hash that identifies it.
+	// Placement of the first claim's policy, compiled, and the hash that identifies it.
 	Placement     *scheduler.Placement
 	PlacementHash string
-	// OnHub says what the template does on the hub itself; empty for most.
+	// OnHub is a message about what the object does on the hub itself; "" for most objects.
 	OnHub string
-	// Groups are the groups that it is in by the workloadAffinity of the first claim's policy; nil:
-	// none.
+	// Groups of the object, by the workloadAffinity of the first claim's policy; nil: none.
 	Groups *workv1alpha2.WorkloadAffinityGroups
-	// Overrides are the override policies that select it, in order.
+	// Overrides are the override policies that select the object, in order.
 	Overrides []records.Policy
-	// Version identifies what it says, for policies that are Lazy.
+	// Version identifies the content of the object. It is set only if the policy is Lazy.
 	Version string
-	// Priority that the first claim's policy gives it; nil: none.
+	// Priority from the first claim's policy; nil: none.
 	Priority *workv1alpha2.SchedulePriority
-	// RequiredBy are bindings whose templates refer to it and have it follow them, by name: the first
-	// of them, and one for all that say the same about those that follow.
+	// RequiredBy are the bindings whose templates depend on this one, sorted by name. Of bindings
+	// that say the same about their dependencies only one is listed, see needsOf.
 	RequiredBy []Need
 	// RequiredByOrphans are templates that referred to it and left in clusters what needs it.
 	RequiredByOrphans []workv1alpha2.OrphaningTemplate
 }
 
-// Need is a binding that has a template follow its own.
+// Need is a binding whose template depends on another template.
 type Need struct {
 	Binding *workv1alpha2.ResourceBinding
-	// Orphaned: the policy that placed it is gone.
+	// Orphaned is true if the policy that placed the template of Binding is gone.
 	Orphaned bool
 }
 
-// Standing is what stands already.
+// Standing is the present state that a decision starts from.
 type Standing struct {
-	// Binding of the template; nil when there is none yet.
+	// Binding of the template; nil if there is none yet.
 	Binding *workv1alpha2.ResourceBinding
-	// Copies says what is known of the binding's copy in a cluster: how many replicas it asks
-	// for, 1 for kinds without. It says the same for as long as the decision takes. nil:
-	// nothing is known.
+	// Copies returns whether the binding's copy is in a cluster, and the replicas that it asks for;
+	// 1 for kinds without replicas. The result must not change during a decision. nil: the copies
+	// are unknown.
 	Copies func(cluster string) (asked int32, known presence.Presence)
-	// Together are the clusters in which others of the template's affinity group are placed, and
-	// Apart those in which others of its anti-affinity group are.
+	// Together are the clusters with other objects of the affinity group, Apart those with other
+	// objects of the anti-affinity group.
 	Together, Apart sets.Set[string]
-	// Young is true just after a start, when clusters that answered before it are about to
-	// answer again.
+	// Young is true just after a start, while clusters that answered before may still connect.
 	Young bool
 }
 
-// Decision is where a template belongs, and why.
+// Decision says where a template is placed, and why.
 type Decision struct {
-	// Spec that the binding shall have; nil when it is too early to say.
+	// Spec that the binding shall have; nil if it is too early to decide.
 	Spec    *workv1alpha2.BindingSpec
 	Outcome Outcome
-	// Record of the decision; who decides does not know its time, nor the UID of a new binding.
+	// Record of the decision. Decide sets neither its time nor the UID of a new binding.
 	Record records.Decision
 	// RetryAfter is when to decide again at the latest, without an event; 0: never.
 	RetryAfter time.Duration
 }
 
 const (
-	// settlingLook is when a workload is looked at again that waits for the fleet.
+	// settlingLook is the retry delay of a workload that waits for the fleet after a start.
 	settlingLook = 250 * time.Millisecond
-	// settledLook is when a template is looked at again that something may need no longer.
+	// settledLook is the retry delay of a template that a dependent may no longer need.
 	settledLook = 5 * time.Second
-	// capacityLook is when a workload that does not fit is tried again.
+	// capacityLook is the retry delay of a workload that does not fit.
 	capacityLook = 15 * time.Second
 )
 
-// Decide says where a template belongs. It is pure: it reads nothing but its arguments. A
-// template that nobody claims must have a binding.
+// Decide decides where a template is placed. It is pure: it reads only its arguments. A template
+// without claims must have a binding or RequiredBy.
 func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	b := standing.Binding
 	fence := s.Fence(t.Object.GetNamespace())
@@ -122,7 +121,7 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	d.Spec.RequiredByOrphans = inFleet(s, t.RequiredByOrphans)
 	d.depend(t, b)
 	if len(t.Claims) == 0 && len(t.RequiredBy) > 0 && (b == nil || follower(b)) && len(d.Spec.Clusters) == 0 {
-		unmatched = true // what it followed is nowhere
+		unmatched = true // the templates that need it are placed nowhere
 	}
 	if t.OnHub != "" {
 		d.Outcome.Message += "; " + t.OnHub
@@ -135,11 +134,14 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	if t.Replicas == nil {
 		d.Spec.ReplicaSchedulingType = ""
 	}
-	// What matches no cluster any more is placed nowhere: it is no move, and nothing is waited for.
+	// A template that matches no cluster any more is removed everywhere. That is no move, so
+	// nothing waits for a replacement.
 	if b != nil && !unmatched && o.GetDeletionTimestamp().IsZero() {
 		d.Spec.GracefulEvictionTasks = evictions(s, &b.Spec, d.Spec, standing.Copies)
 	}
-	if interpreter.KeepsReplicas(o) { // whose numbers nobody changes here: no share moves out of a cluster that keeps its copy
+	// Clusters own the replicas of their copies. No share moves out of a cluster that keeps its
+	// copy.
+	if interpreter.KeepsReplicas(o) {
 		d.Spec.GracefulEvictionTasks = slices.DeleteFunc(d.Spec.GracefulEvictionTasks, func(task workv1alpha2.GracefulEvictionTask) bool {
 			return slices.ContainsFunc(d.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool { return c.Name == task.FromCluster })
 		})
@@ -148,14 +150,14 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	return d
 }
 
-// retry has it decided again after a time, or earlier.
+// retry lowers RetryAfter to after, if it is 0 or longer.
 func (d *Decision) retry(after time.Duration) {
 	if d.RetryAfter == 0 || d.RetryAfter > after {
 		d.RetryAfter = after
 	}
 }
 
-// componentsOf are a template's components as its binding has them.
+// componentsOf returns a template's components as its binding stores them.
 func componentsOf(t Template) []workv1alpha2.Component {
 	var all []workv1alpha2.Component
 	for _, c := range t.Components {
@@ -164,38 +166,38 @@ func componentsOf(t Template) []workv1alpha2.Component {
 	return all
 }
 
-// byRoom is true when where a template goes, or how many of its replicas, depends on the free capacities.
+// byRoom reports whether the decision depends on free capacity.
 func byRoom(t Template) bool {
 	return divides(t) && t.Placement.ByCapacity() || once(t) && t.Placement.OnceByCapacity()
 }
 
-// once is true when the policy has the template's components placed together, in one cluster.
+// once reports whether the policy places all components of the template together in one cluster.
 func once(t Template) bool {
 	return t.Components != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Once()
 }
 
-// divides is true when the policy has the template's replicas shared out.
+// divides reports whether the policy divides the template's replicas.
 func divides(t Template) bool {
 	return t.Replicas != nil && len(t.Claims) > 0 && t.Placement != nil && t.Placement.Divided()
 }
 
-// chooses is true when clusters are chosen for a template, and for long: it is new, or placed as if
-// it were, and what does not fit in one cluster goes to another.
+// chooses reports whether clusters are now chosen for a template that is new, or placed as if it
+// were. Such a choice lasts, so it waits for the fleet after a start.
 func chooses(t Template, b *workv1alpha2.ResourceBinding) bool {
 	return len(t.Claims) > 0 && t.Placement != nil && (divides(t) || once(t) || t.Placement.Chooses()) &&
 		(b == nil || b.Spec.Schedules() && fresh(t, b))
 }
 
-// fresh is true when a template is to be placed as if it were placed nowhere yet: the policy was
-// edited, or somebody asked for it. A binding without a hash was written before there were any:
-// nothing says that the policy changed.
+// fresh reports whether a template is placed as if it were new: the policy's placement was edited,
+// or a user requested it. A binding without a hash was written by an early version. It does not
+// count as edited.
 func fresh(t Template, b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash != "" && b.Spec.PlacementHash != t.PlacementHash ||
 		!b.Spec.RescheduleTriggeredAt.Equal(b.Spec.RescheduledFor)
 }
 
-// settling is true while something is not known that was known when the hub's last process
-// ended: it will be again in a moment.
+// settling reports whether a cluster that was ready before the hub's last process ended is not
+// known completely yet.
 func settling(s *fleet.Snapshot, t Template) bool {
 	kind := t.Object.GroupVersionKind()
 	for _, c := range s.Clusters() {
@@ -206,7 +208,7 @@ func settling(s *fleet.Snapshot, t Template) bool {
 	return false
 }
 
-// keep is the decision on a template that nobody claims any more.
+// keep returns the decision on a template that no policy claims any more: its placement stays.
 func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
 	was := &b.Spec
 	d := Decision{
@@ -217,19 +219,21 @@ func keep(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decisi
 				templateOf(t.Object), was.PolicyRef.Kind, was.PolicyRef.Name),
 		},
 	}
-	// What is to stay as it is needs what made it so: without its overrides it is not written.
+	// A placement that stays needs the override policies that shaped it: the copies are not written
+	// without them.
 	d.Spec.DependentOverrides = distinct(append(d.Spec.DependentOverrides, selecting(t)...))
 	return d
 }
 
-// stay is a placement that stays as it is, but for the replicas that the template asks for.
+// stay returns the binding spec of a placement that stays, with the template's present replicas.
 func stay(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	spec := standstill(was)
 	spec.Clusters = unmoved(s, t, was)
 	return spec
 }
 
-// unmoved are the clusters of a placement that stays as it is; shares stay, too, while scheduling is suspended.
+// unmoved returns the clusters of a placement that stays. While scheduling is suspended, the
+// divided replicas stay as well.
 func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
 	if was.Schedules() || !shared(was) {
 		return scheduler.Keep(s.Clusters(), t.Object.GetUID(), own(was), shared(was), t.Replicas)
@@ -240,7 +244,7 @@ func unmoved(s *fleet.Snapshot, t Template, was *workv1alpha2.BindingSpec) []wor
 	})
 }
 
-// standstill is all that a binding says, but for what every decision says anew.
+// standstill copies the spec of a binding without the fields that every decision sets again.
 func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	spec := was.DeepCopy()
 	spec.ReplicaSchedulingType = schedulingType(shared(was))
@@ -248,8 +252,8 @@ func standstill(was *workv1alpha2.BindingSpec) *workv1alpha2.BindingSpec {
 	return spec
 }
 
-// place is the decision of the policy that claims a template. unmatched is true when the policy
-// selects none of the fleet's clusters.
+// place decides by the first claim's policy. unmatched is true if the policy selects no cluster of
+// the fleet.
 func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fence) (d Decision, unmatched bool) {
 	b, p := standing.Binding, t.Claims[0].Policy
 	r := scheduler.Request{
@@ -294,7 +298,7 @@ func place(s *fleet.Snapshot, t Template, standing Standing, fence scheduler.Fen
 	return d, result.Unmatched
 }
 
-// schedulerFence is a fence as the scheduler takes it: none is nil.
+// schedulerFence converts a fence for the scheduler; nil becomes a nil interface.
 func schedulerFence(f *access.Fence) scheduler.Fence {
 	if f == nil {
 		return nil
@@ -309,8 +313,8 @@ func schedulingType(shared bool) policyv1alpha1.ReplicaSchedulingType {
 	return policyv1alpha1.Duplicated
 }
 
-// shared is true when the clusters' replicas are shares of what a template asks for. A
-// binding that does not say so was written before bindings could: then the numbers do.
+// shared reports whether the clusters' replicas are shares of the template's replicas. Bindings of
+// early versions do not store this. There, differing numbers mean shares.
 func shared(spec *workv1alpha2.BindingSpec) bool {
 	if spec.ReplicaSchedulingType != "" {
 		return spec.ReplicaSchedulingType == policyv1alpha1.Divided
@@ -323,7 +327,7 @@ func shared(spec *workv1alpha2.BindingSpec) bool {
 	return false
 }
 
-// record makes the decision's record whole.
+// record completes the decision's record.
 func (d *Decision) record(s *fleet.Snapshot, t Template) {
 	o, r := t.Object, &d.Record
 	r.Template = records.Template{

@@ -12,7 +12,8 @@ import (
 	"orrery.dev/orrery/internal/policy"
 )
 
-// scopeless says of which selectors of a policy in a namespace the kind is in no namespace, so that they select nothing.
+// scopeless returns a message for each selector of a namespaced policy whose kind is
+// cluster-scoped, so that the selector matches nothing.
 func (r *reporter) scopeless(p *policyv1alpha1.PropagationPolicy) (said []string) {
 	if p.Namespace == "" {
 		return nil
@@ -27,7 +28,8 @@ func (r *reporter) scopeless(p *policyv1alpha1.PropagationPolicy) (said []string
 	return said
 }
 
-// unknownClusters says which clusters a policy names that the hub does not have; nothing while that is not known.
+// unknownClusters returns a message about clusters that a policy names and the hub does not have;
+// "" if there are none, or the clusters are not listed yet.
 func (r *reporter) unknownClusters(p *policyv1alpha1.PropagationPolicy) string {
 	if r.clusters == nil {
 		return ""
@@ -43,7 +45,7 @@ func (r *reporter) unknownClusters(p *policyv1alpha1.PropagationPolicy) string {
 	return "placement: the hub has no cluster " + some(missing)
 }
 
-// namedClusters are the clusters that a policy places in by name, in alphabetical order.
+// namedClusters returns the clusters that a policy places in by name, sorted.
 func namedClusters(p *policyv1alpha1.PropagationPolicy) []string {
 	var names []string
 	if a := p.Spec.Placement.ClusterAffinity; a != nil {
@@ -59,7 +61,7 @@ func namedClusters(p *policyv1alpha1.PropagationPolicy) []string {
 	return slices.Compact(names)
 }
 
-// clusterChanged has the status of the policies written anew that name a cluster which came or went.
+// clusterChanged queues the status of the policies that name a cluster which was added or removed.
 func (r *reporter) clusterChanged(name string) {
 	for _, p := range r.policies.All() {
 		if slices.Contains(namedClusters(p), name) {

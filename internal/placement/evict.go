@@ -11,26 +11,26 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// holding is what a placement has in one cluster, and what it shall have there.
+// holding is the present and the wanted number of replicas in one cluster.
 type holding struct {
 	cluster string
-	held    int64 // the replicas of the target and of what still moves out
+	held    int64 // replicas of the target and of its eviction
 	wanted  int64
 	named   bool // the new placement names the cluster
 	moves   int64
 }
 
-// evictions are what moves out of clusters when a placement changes: it stays there until as
-// much is available elsewhere. What a user scales down is no move, and out of a cluster that
-// leaves nothing moves: the leaving itself takes it. An eviction stands until the copy in
-// its cluster is known to be as small as its target.
+// evictions returns the eviction tasks of a changed placement. Replicas stay in a cluster until as
+// many are available elsewhere. Replicas that a user scaled down do not move. A cluster that leaves
+// the fleet gets no task: its removal deletes the copies. A task remains until the copy in its
+// cluster is known to be as small as its target.
 func evictions(
 	s *fleet.Snapshot, before, want *workv1alpha2.BindingSpec, copies func(string) (int32, presence.Presence),
 ) []workv1alpha2.GracefulEvictionTask {
 	holdings := compare(before, want)
 	whole := want.Replicas == nil
 	if !whole && want.ReplicaSchedulingType == policyv1alpha1.Divided {
-		// What a user asks for less than is placed is no move.
+		// Replicas that a user scaled down do not move.
 		moves(holdings, max(0, min(number(before.Replicas), placed(before))-number(want.Replicas)))
 	} else {
 		for i := range holdings {
@@ -57,7 +57,7 @@ func evictions(
 	return tasks
 }
 
-// placed is how many replicas a placement has in all.
+// placed returns the total number of replicas of a placement.
 func placed(spec *workv1alpha2.BindingSpec) (total int64) {
 	for _, t := range spec.Clusters {
 		total += number(t.Replicas)
@@ -65,7 +65,8 @@ func placed(spec *workv1alpha2.BindingSpec) (total int64) {
 	return total
 }
 
-// compare returns what is and what shall be in the clusters of the old placement, by name.
+// compare returns the holdings of the clusters in the old placement, sorted by name; nil if nothing
+// changed and nothing moves.
 func compare(before, want *workv1alpha2.BindingSpec) []holding {
 	if len(before.GracefulEvictionTasks) == 0 && slices.EqualFunc(before.Clusters, want.Clusters, sameTarget) {
 		return nil
@@ -107,8 +108,8 @@ func number(replicas *int32) int64 {
 	return int64(*replicas)
 }
 
-// moves says how many of the replicas that clusters lose move: all but those that a user
-// scaled down. Clusters that lose everything come first, the others move their share.
+// moves sets how many of the lost replicas of each cluster move: all but scaledDown. Clusters that
+// lose everything come first; the others get the rest in proportion to their loss.
 func moves(holdings []holding, scaledDown int64) {
 	var left, kept []*holding
 	total := -scaledDown
@@ -127,8 +128,8 @@ func moves(holdings []holding, scaledDown int64) {
 	apportion(kept, total-apportion(left, total))
 }
 
-// apportion gives moves to clusters in proportion to what they lose, by largest remainder
-// and then by name, and returns how many it gave.
+// apportion distributes total moves over clusters in proportion to what they lose, by largest
+// remainder and then by name. It returns the number that it distributed.
 func apportion(losing []*holding, total int64) int64 {
 	var lost int64
 	for _, h := range losing {
@@ -151,7 +152,7 @@ func apportion(losing []*holding, total int64) int64 {
 	return total
 }
 
-// released is true when nothing is left in a cluster that would have to move.
+// released reports whether the copy in a cluster is known to be gone or as small as wanted.
 func released(h *holding, copies func(string) (int32, presence.Presence)) bool {
 	if copies == nil {
 		return false

@@ -17,7 +17,8 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// inherit gives a binding what its policy says beside where, and leaves it what users say in it.
+// inherit copies the policy's fields other than the placement into the binding's spec. A user's
+// suspension of scheduling in b stays.
 func inherit(spec *workv1alpha2.BindingSpec, t Template, b *workv1alpha2.ResourceBinding) {
 	p := t.Claims[0].Policy
 	spec.Suspension = suspension(p.Spec.Suspension, b)
@@ -35,8 +36,8 @@ func inherit(spec *workv1alpha2.BindingSpec, t Template, b *workv1alpha2.Resourc
 	}
 }
 
-// suspension is what holds a binding back: dispatching as its policy says, scheduling as the
-// binding itself does. nil: nothing.
+// suspension returns the suspension of a binding: of dispatching from the policy, of scheduling
+// from the binding b. It returns nil if neither is suspended.
 func suspension(says *policyv1alpha1.Suspension, b *workv1alpha2.ResourceBinding) *workv1alpha2.Suspension {
 	var s workv1alpha2.Suspension
 	if says.Held() {
@@ -51,8 +52,8 @@ func suspension(says *policyv1alpha1.Suspension, b *workv1alpha2.ResourceBinding
 	return &s
 }
 
-// suspend is the decision while scheduling is suspended: the clusters stay, with the replicas
-// that they have, and the policy counts for everything else.
+// suspend returns the decision while scheduling is suspended. Clusters and replicas stay; all other
+// fields follow the policy.
 func suspend(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
 	was, p := &b.Spec, t.Claims[0].Policy
 	d := Decision{
@@ -76,22 +77,22 @@ func suspend(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Dec
 	return d
 }
 
-// waits is true while an edit of a Lazy policy waits for the template to change, or such a policy
-// for one that another placed. A binding says by which version of the policy it is, so a restart
-// changes nothing.
+// waits reports whether a Lazy policy waits for the next change of the template: because the policy
+// was edited, or because another policy placed the template. The binding stores the version of the
+// policy, so a restart changes nothing.
 func waits(t Template, b *workv1alpha2.ResourceBinding) bool {
 	p := t.Claims[0].Policy
 	if p.Spec.ActivationPreference != policyv1alpha1.LazyActivation || b == nil {
 		return false
 	}
 	a := b.Spec.Activation
-	if a == nil { // by a policy that was not Lazy
+	if a == nil { // a policy that is not Lazy placed it
 		return b.Spec.PlacementHash != "" && (b.Spec.PolicyRef != refTo(p) || b.Spec.PlacementHash != t.PlacementHash)
 	}
 	return a.Template == t.Version && (a.PolicyUID != p.UID || a.PolicyGeneration != p.Generation)
 }
 
-// wait is the decision while an edit of a Lazy policy waits.
+// wait returns the decision while a Lazy policy waits: the placement stays.
 func wait(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding) Decision {
 	p := t.Claims[0].Policy
 	d := Decision{
@@ -115,11 +116,12 @@ func refTo(p *policyv1alpha1.PropagationPolicy) workv1alpha2.PolicyReference {
 	return workv1alpha2.PolicyReference{Kind: policy.Kind(p.Namespace), Name: p.Name}
 }
 
-// versionOf identifies what a template says, its status apart. Where there is a generation that
-// tells: an API server that is upgraded may read new defaults into what nobody has changed.
+// versionOf returns a hash of a template without its status. If there is a generation, it stands
+// for the content: an API server that is upgraded may add defaults to unchanged objects.
 func versionOf(o *unstructured.Unstructured) string {
 	annotations := maps.Clone(o.GetAnnotations())
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return render.IsHubs(key) }) // of which some are set after each change
+	// The hub sets some of these after each change.
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return render.IsHubs(key) })
 	said := map[string]any{"uid": o.GetUID(), "labels": o.GetLabels(), "annotations": annotations, "generation": o.GetGeneration()}
 	if o.GetGeneration() == 0 {
 		content := maps.Clone(o.Object)

@@ -20,50 +20,53 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Supposition is a change that nobody made yet: of a policy or of a cluster.
+// Supposition is a hypothetical change of a policy or of a cluster.
 type Supposition struct {
-	// Policy that would be another, new or, without Spec, deleted.
+	// Policy is the name of the policy that would change, be created or be deleted.
 	Policy types.NamespacedName
-	// As is the policy as it would be stored; nil: it is deleted, unless Cluster is set.
+	// As is the policy as it would be stored. nil: the policy is deleted, unless Cluster is set.
 	As *policyv1alpha1.PropagationPolicy
-	// Cluster that would be another; empty: it is about the policy.
+	// Cluster is the name of the cluster that would change; "": the change is about the policy.
 	Cluster string
-	// Leaves says that it would leave the fleet; else Labels are those that it would have.
+	// Leaves is true if the cluster would leave the fleet; else it would have Labels.
 	Leaves bool
 	Labels map[string]string
 }
 
-// Moves are what a Supposition moves.
+// Moves is the effect of a Supposition.
 type Moves struct {
-	// Early: too little is known yet to say anything.
+	// Early is true if the hub does not know enough yet, just after a start.
 	Early bool
-	// Looked is how many objects were decided on.
+	// Looked is the number of objects that were decided.
 	Looked int
-	// Exact is false when there was no time for all, or some objects are not known.
+	// Exact is false if the time was too short for all objects, or some objects are unknown.
 	Exact bool
-	// Moving are those that would be placed otherwise, in no order.
+	// Moving are the objects that would be placed differently, in no order.
 	Moving []Move
-	// Snapshot is the version of what is known of the clusters.
+	// Snapshot is the version of the fleet snapshot.
 	Snapshot uint64
 }
 
-// Move is an object that would be placed otherwise.
+// Move is an object that would be placed differently.
 type Move struct {
 	Object *unstructured.Unstructured // read-only
-	// Before is its binding; nil: it is placed nowhere.
+	// Before is the present binding; nil: the object is placed nowhere.
 	Before *workv1alpha2.ResourceBinding
-	// After is where it would be, with the clusters that it would move out of.
+	// After is the placement that would follow, with its evictions.
 	After   *workv1alpha2.BindingSpec
 	Outcome Outcome
-	// Later: not before the object changes next, as its policy is lazy.
+	// Later is true if the move waits for the next change of the object, because the policy is
+	// Lazy.
 	Later bool
 }
 
-// mostDecisions bounds how often one object is decided on for the sake of others that move.
+// mostDecisions bounds how often one object is decided because others move.
 const mostDecisions = 3
 
-// Moves says what a change moves that nobody made: what it concerns is decided on as Reconcile would, one after the other, each after those before it, and then what
-// follows them. It writes and reserves nothing, and holds up other decisions for one object at a time. When ctx ends it says what it has.
+// Moves returns what a hypothetical change would move. It decides the concerned objects one after
+// the other as Reconcile would, each with the results of those before it, and then their
+// dependencies and groups. It writes and reserves nothing, and blocks other decisions for one
+// object at a time. When ctx ends, it returns what it has.
 func (c *Controller) Moves(ctx context.Context, what Supposition) Moves {
 	if !c.working() {
 		return Moves{Early: true}
@@ -107,26 +110,27 @@ func moved(m Move) bool {
 	return !slices.EqualFunc(before, m.After.Clusters, sameTarget)
 }
 
-// supposed is the hub as it would be after a change that nobody made, as far as that is another than it is.
+// supposed is the state of the hub after a hypothetical change, as far as it differs from the real
+// state.
 type supposed struct {
 	c        *Controller
 	policies *policy.Index
-	fleet    func(*fleet.Snapshot) *fleet.Snapshot // nil: as it is
-	policy   *policyv1alpha1.PropagationPolicy     // the one that is another, with what it says about where
+	fleet    func(*fleet.Snapshot) *fleet.Snapshot // nil: unchanged
+	policy   *policyv1alpha1.PropagationPolicy     // the changed policy
 	compiled *scheduler.Placement
 	hash     string
 
-	bindings map[binding.Template]*workv1alpha2.ResourceBinding // those that would be others; nil: it is gone
-	needs    *needs                                             // of these
-	peers    *peers                                             // of these
-	taken    map[string][]scheduler.Taken                       // by these, of clusters
-	decided  map[binding.Template]int                           // how often
+	bindings map[binding.Template]*workv1alpha2.ResourceBinding // after the change; nil: it is gone
+	needs    *needs                                             // of the changed bindings
+	peers    *peers                                             // of the changed bindings
+	taken    map[string][]scheduler.Taken                       // capacity, by cluster
+	decided  map[binding.Template]int                           // number of decisions
 	moves    map[binding.Template]Move
 	early    bool
 	exact    bool
 }
 
-// suppose makes the change, and returns what it concerns.
+// suppose applies the change and returns the templates that it concerns.
 func (w *supposed) suppose(what Supposition) []binding.Template {
 	c := w.c
 	if what.Cluster != "" {
@@ -153,7 +157,8 @@ func (w *supposed) suppose(what Supposition) []binding.Template {
 		}
 		all := c.decisions.supposed(change, c.bindings)
 		for _, b := range c.bindings.All() {
-			if _, made := c.decisions.of(b.UID); !made { // by this process: whether it is concerned is not known
+			// Not decided by this process, so it may be concerned.
+			if _, made := c.decisions.of(b.UID); !made {
 				all = append(all, binding.TemplateOf(b))
 			}
 		}
@@ -187,7 +192,8 @@ func first(claims []policy.Claim) types.NamespacedName {
 	return policy.Name(claims[0].Policy)
 }
 
-// listed is a policy that selects the same of what the hub knows, in versions that it lists. Of a kind that is watched in none, nothing is placed.
+// listed returns a copy of the policy that selects the same kinds in versions that the hub lists.
+// Kinds without a watched version are skipped, because nothing of them is placed.
 func (w *supposed) listed(p *policyv1alpha1.PropagationPolicy) *policyv1alpha1.PropagationPolicy {
 	p = p.DeepCopy()
 	for _, gvk := range policy.Kinds(p) {
@@ -209,7 +215,7 @@ func (w *supposed) listed(p *policyv1alpha1.PropagationPolicy) *policyv1alpha1.P
 	return p
 }
 
-// binding is that of a template, as it would be.
+// binding returns the binding of a template after the change; nil if there is none.
 func (w *supposed) binding(k binding.Template) *workv1alpha2.ResourceBinding {
 	if b, ok := w.bindings[k]; ok {
 		return b
@@ -218,16 +224,18 @@ func (w *supposed) binding(k binding.Template) *workv1alpha2.ResourceBinding {
 	return b
 }
 
-// decide decides on a template as Reconcile does, and returns those that are to be decided on because of that.
+// decide decides on a template as Reconcile does. It returns the templates that must be decided
+// because of the result.
 func (w *supposed) decide(k binding.Template) []binding.Template {
 	c, b := w.c, w.binding(k)
 	o, state := c.template(k, b)
 	switch {
 	case state == presence.Unknown:
-		w.exact = w.exact && b == nil && len(c.templates.Versions(k.GroupKind)) == 0 // nothing is placed of such a kind
+		// Nothing of such a kind is placed.
+		w.exact = w.exact && b == nil && len(c.templates.Versions(k.GroupKind)) == 0
 		return nil
 	case state == presence.Absent, gone(o), b != nil && (!b.DeletionTimestamp.IsZero() || b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID()):
-		return nil // it goes, whatever is supposed
+		return nil // the binding is removed with or without the change
 	}
 	claims, priority := c.placeable(settled(w.policies.Claims(o), b), b)
 	required := w.requiredBy(k, o, b)
@@ -263,7 +271,7 @@ func (w *supposed) decide(k binding.Template) []binding.Template {
 	return w.becomes(k, o, b, d)
 }
 
-// read reads what a policy says about where.
+// read returns a policy's compiled placement and hash, after the change.
 func (w *supposed) read(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
 	if p == w.policy {
 		return w.compiled, w.hash
@@ -271,7 +279,8 @@ func (w *supposed) read(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placeme
 	return w.c.placements.of(p)
 }
 
-// on decides on the fleet as it would be.
+// on decides with the fleet after the change. The decision is empty while the inputs are
+// incomplete.
 func (w *supposed) on(t Template, standing Standing) Decision {
 	c := w.c
 	as := func(s *fleet.Snapshot) *fleet.Snapshot {
@@ -291,7 +300,8 @@ func (w *supposed) on(t Template, standing Standing) Decision {
 	return Decide(as(c.measured()).Without(w.taken), t, standing)
 }
 
-// take notes the room that a decision takes of clusters above what the binding wants there, so that those after it do not see the same.
+// take records the capacity that a decision takes beyond what the binding has, so that later
+// decisions see less.
 func (w *supposed) take(b *workv1alpha2.ResourceBinding, d demand, want *workv1alpha2.BindingSpec) {
 	var before workv1alpha2.BindingSpec
 	if b != nil {
@@ -327,7 +337,7 @@ func (w *supposed) takes(cluster string, more scheduler.Taken) {
 	all[i].Objects += more.Objects
 }
 
-// requiredBy is the controller's, with the bindings as they would be.
+// requiredBy is Controller.requiredBy with the bindings and policies after the change.
 func (w *supposed) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) []Need {
 	all, after := w.c.needs.everybody(k), w.needs.everybody(k)
 	before := len(all)
@@ -349,7 +359,8 @@ func (w *supposed) requiredBy(k binding.Template, o *unstructured.Unstructured, 
 	return needsOf(all, w.policies)
 }
 
-// becomes notes the binding that a template would have, and returns those templates that are to be decided on because of it: what follows it, and its group.
+// becomes records the binding that a template would have. It returns the templates that must be
+// decided because of it: dependencies, and others of its groups.
 func (w *supposed) becomes(k binding.Template, o *unstructured.Unstructured, before *workv1alpha2.ResourceBinding, d Decision) []binding.Template {
 	w.moves[k] = Move{Object: o, After: d.Spec, Outcome: d.Outcome}
 	if before != nil && equality.Semantic.DeepEqual(before.Spec, *d.Spec) {
@@ -368,14 +379,14 @@ func (w *supposed) becomes(k binding.Template, o *unstructured.Unstructured, bef
 	}
 	after.Generation++
 	if w.bindings[k] = after; len(d.Spec.Clusters) == 0 && d.Spec.PolicyRef == (workv1alpha2.PolicyReference{}) {
-		w.bindings[k] = nil // it is gone
+		w.bindings[k] = nil // the binding is gone
 	}
 	w.needs.set(after)
 	w.peers.set(after)
 	return slices.Concat(concerned.UnsortedList(), w.groups(k, before, after))
 }
 
-// groups are the others of an object's groups, if it would be elsewhere.
+// groups returns the other templates of an object's groups; nil if its clusters and groups stay.
 func (w *supposed) groups(k binding.Template, before, after *workv1alpha2.ResourceBinding) []binding.Template {
 	groups := []*workv1alpha2.WorkloadAffinityGroups{after.Spec.WorkloadAffinityGroups}
 	if before != nil {

@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// groupsOf are the groups of an object by the workloadAffinity of its policy; nil: none.
+// groupsOf returns the groups of an object by the workloadAffinity of its policy; nil: none.
 func groupsOf(o *unstructured.Unstructured, affinity *policyv1alpha1.WorkloadAffinity) *workv1alpha2.WorkloadAffinityGroups {
 	if affinity == nil {
 		return nil
@@ -34,9 +34,9 @@ func groupsOf(o *unstructured.Unstructured, affinity *policyv1alpha1.WorkloadAff
 	return &groups
 }
 
-// peers says in which clusters the objects of each group are, as the bindings say, that are
-// written. Objects of one namespace that are in groups are decided on one after the other, until
-// the binding is written: two that must not meet would otherwise not see each other.
+// peers indexes by group in which clusters objects are placed, as the written bindings say. Objects
+// of one namespace that have groups are decided one after the other, until the binding is written.
+// Otherwise two objects of an anti-affinity group could miss each other.
 type peers struct {
 	mu       sync.Mutex
 	entries  map[binding.Template]peer
@@ -50,12 +50,12 @@ type peerGroup struct {
 	apart           bool
 }
 
-// peer is where an object of a group is.
+// peer is the placement of an object that has groups.
 type peer struct {
-	uid        types.UID // of its binding
-	generation int64     // of its binding
+	uid        types.UID // UID of the binding
+	generation int64     // generation of the binding
 	groups     []peerGroup
-	placed     sets.Set[string] // clusters
+	placed     sets.Set[string] // target clusters
 	leaving    sets.Set[string] // clusters that it moves out of
 }
 
@@ -65,7 +65,8 @@ func newPeers() *peers {
 	}
 }
 
-// enter waits for its turn to decide on an object, which ends with leave.
+// enter blocks until no other object with groups of the namespace is being decided. The caller
+// calls leave when the binding is written. Without groups, enter returns at once.
 func (p *peers) enter(k binding.Template, groups *workv1alpha2.WorkloadAffinityGroups) (leave func()) {
 	if groups == nil {
 		return func() {}
@@ -81,7 +82,7 @@ func (p *peers) enter(k binding.Template, groups *workv1alpha2.WorkloadAffinityG
 	return turn.Unlock
 }
 
-// others are the clusters in which others of an object's groups are.
+// others returns the clusters that other objects of the object's groups are in; nil without groups.
 func (p *peers) others(k binding.Template, groups *workv1alpha2.WorkloadAffinityGroups) (together, apart sets.Set[string]) {
 	if groups == nil {
 		return nil, nil
@@ -89,7 +90,8 @@ func (p *peers) others(k binding.Template, groups *workv1alpha2.WorkloadAffinity
 	return p.othersThan(func(other binding.Template) bool { return other == k }, k.Namespace, groups)
 }
 
-// othersThan are the clusters in which objects of some groups are, but for those that are left out.
+// othersThan returns the clusters of the objects in the groups, except objects for which out
+// returns true. apart includes clusters that objects are moving out of.
 func (p *peers) othersThan(out func(binding.Template) bool, namespace string, groups *workv1alpha2.WorkloadAffinityGroups) (together, apart sets.Set[string]) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +110,7 @@ func (p *peers) othersThan(out func(binding.Template) bool, namespace string, gr
 	return together, apart
 }
 
-// members are the objects of some groups.
+// members returns the objects in the groups.
 func (p *peers) members(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []binding.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +132,8 @@ func groupKeys(namespace string, groups *workv1alpha2.WorkloadAffinityGroups) []
 	return keys
 }
 
-// set notes where a binding places its object, unless something newer is known of it, and returns
-// the objects that are to be decided on again because of that.
+// set records where a binding places its object, unless a newer generation is recorded. It returns
+// the objects that must be decided again.
 func (p *peers) set(b *workv1alpha2.ResourceBinding) []binding.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +172,7 @@ func sameGroups(a, b []peerGroup) bool {
 	return sets.New(a...).Equal(sets.New(b...))
 }
 
-// forget forgets a binding that is gone, and returns the objects that are to be decided on again.
+// forget removes a deleted binding and returns the objects that must be decided again.
 func (p *peers) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +183,8 @@ func (p *peers) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
 	return p.remove(k).Delete(k).UnsortedList()
 }
 
-// remove takes an object out of its groups, and returns who is in them. The peers must be locked.
+// remove removes an object from its groups and returns their members, itself included. The caller
+// holds mu.
 func (p *peers) remove(k binding.Template) sets.Set[binding.Template] {
 	members := sets.New[binding.Template]()
 	for _, g := range p.entries[k].groups {

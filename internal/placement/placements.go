@@ -13,20 +13,20 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// placements holds what policies say about where, read once for all decisions.
+// placements caches compiled placements of policies.
 type placements struct {
 	mu   sync.RWMutex
 	read map[types.NamespacedName]placement
 }
 
 type placement struct {
-	policy   *policyv1alpha1.PropagationPolicy // that was read
+	policy   *policyv1alpha1.PropagationPolicy // the policy that was compiled
 	hash     string
 	compiled *scheduler.Placement
 }
 
-// of returns what a policy says about where, and the hash that identifies it. An edit of the
-// policy that says the same leaves both as they are.
+// of returns the compiled placement of a policy and its hash. An edit that does not change the
+// placement keeps both.
 func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
 	name := policy.Name(p)
 	ps.mu.RLock()
@@ -48,7 +48,7 @@ func (ps *placements) of(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placem
 	return next.compiled, next.hash
 }
 
-// readPlacement is of for a policy that nobody need remember.
+// readPlacement returns the same as placements.of, without the cache.
 func readPlacement(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string) {
 	compiled := scheduler.Compile(p.Spec.Placement)
 	if p.Namespace == "" {
@@ -57,14 +57,14 @@ func readPlacement(p *policyv1alpha1.PropagationPolicy) (*scheduler.Placement, s
 	return compiled, hash(p.Spec.Placement)
 }
 
-// forget forgets a policy that is gone.
+// forget removes a deleted policy.
 func (ps *placements) forget(name types.NamespacedName) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.read, name)
 }
 
-// hash identifies a placement.
+// hash returns a hash of the placement.
 func hash(p policyv1alpha1.Placement) string {
 	text, _ := json.Marshal(p) //nolint:errchkjson // plain data
 	sum := sha256.Sum256(text)

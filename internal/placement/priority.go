@@ -16,18 +16,18 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// classes are the priorities that policies give what they place.
+// classes resolves the priorities that policies give to templates.
 type classes struct {
 	mu     sync.RWMutex
-	values map[string]int32               // of the hub's PriorityClasses
-	naming sets.Set[types.NamespacedName] // the policies that name one
+	values map[string]int32               // by name of the hub's PriorityClass
+	naming sets.Set[types.NamespacedName] // the policies that name a class
 }
 
 func newClasses() *classes {
 	return &classes{values: map[string]int32{}, naming: sets.New[types.NamespacedName]()}
 }
 
-// className is the PriorityClass that a policy names; empty: none.
+// className returns the PriorityClass that a policy names; "": none.
 func className(p *policyv1alpha1.PropagationPolicy) string {
 	if p.Spec.SchedulePriority == nil {
 		return ""
@@ -35,7 +35,7 @@ func className(p *policyv1alpha1.PropagationPolicy) string {
 	return p.Spec.SchedulePriority.PriorityClassName
 }
 
-// set notes whether a policy names a class; nil: it is gone.
+// set records whether a policy names a class. p is nil if the policy is deleted.
 func (cs *classes) set(name types.NamespacedName, p *policyv1alpha1.PropagationPolicy) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -46,14 +46,15 @@ func (cs *classes) set(name types.NamespacedName, p *policyv1alpha1.PropagationP
 	}
 }
 
-// any is true when some policy names a class: without one, all are alike.
+// any reports whether some policy names a class. If not, all priorities are equal.
 func (cs *classes) any() bool {
 	cs.mu.RLock()
 	defer cs.mu.RUnlock()
 	return len(cs.naming) > 0
 }
 
-// of is the priority that a policy gives, nil when it gives none; known is false while the class that it names does not exist.
+// of returns the priority that a policy gives; nil if it names no class. known is false if the
+// class does not exist.
 func (cs *classes) of(p *policyv1alpha1.PropagationPolicy) (priority *workv1alpha2.SchedulePriority, known bool) {
 	name := className(p)
 	if name == "" {
@@ -68,7 +69,8 @@ func (cs *classes) of(p *policyv1alpha1.PropagationPolicy) (priority *workv1alph
 	return &workv1alpha2.SchedulePriority{Priority: value}, true
 }
 
-// changed notes a class as it is, and returns the policies that name it.
+// changed records a changed class. It returns the name of the class, and all policies that name any
+// class.
 func (cs *classes) changed(before, after *schedulingv1.PriorityClass) (name string, naming []types.NamespacedName) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -86,14 +88,14 @@ func asClass(o any) *schedulingv1.PriorityClass {
 	return class
 }
 
-// classChanged has all looked at again that a PriorityClass gives its priority to.
+// classChanged requeues all templates that get their priority from a PriorityClass.
 func (c *Controller) classChanged(before, after *schedulingv1.PriorityClass) {
 	if before != nil && after != nil && before.Value == after.Value {
 		return
 	}
 	class, naming := c.classes.changed(before, after)
 	if !c.working() {
-		return // everything is looked at when the work begins
+		return // start requeues all templates
 	}
 	for _, name := range naming {
 		if p, ok := c.policies.Get(name); ok && className(p) == class {
@@ -103,8 +105,9 @@ func (c *Controller) classChanged(before, after *schedulingv1.PriorityClass) {
 	}
 }
 
-// priority is how urgent the decision on a template is. What is placed has it in its binding; what is not, from the policy that claims
-// it. What others need is as urgent as they are.
+// priority returns the priority of a template in the queue. It comes from the binding, or from the
+// policy that claims the template. A dependency has at least the priority of the templates that
+// need it.
 func (c *Controller) priority(k binding.Template) int32 {
 	if !c.classes.any() {
 		return 0
@@ -120,7 +123,8 @@ func (c *Controller) priority(k binding.Template) int32 {
 	}
 }
 
-// ownPriority is how urgent the decision on a template is by itself; false when nobody says so.
+// ownPriority returns the priority of a template without its dependents; false if neither a binding
+// nor a policy gives one.
 func (c *Controller) ownPriority(k binding.Template) (priority int32, known bool) {
 	if b, _ := c.bindings.Of(k); b != nil {
 		return b.Spec.Priority(), true
@@ -136,7 +140,8 @@ func (c *Controller) ownPriority(k binding.Template) (priority int32, known bool
 	return 0, false
 }
 
-// ordered are templates, the most urgent first: the first of those that are added at once may be decided on before the last is added.
+// ordered sorts templates by priority, highest first. Workers may take the first template before
+// the last one is queued.
 func (c *Controller) ordered(keys []binding.Template) []binding.Template {
 	if len(keys) < 2 || !c.classes.any() {
 		return keys
@@ -150,8 +155,9 @@ func (c *Controller) ordered(keys []binding.Template) []binding.Template {
 	return keys
 }
 
-// placeable are the claims on a template that has a binding or none: while the PriorityClass of the policy that comes first does not
-// exist, none of them places what that policy has not placed yet.
+// placeable returns the claims that may place a template, and its priority. While the PriorityClass
+// of the first policy does not exist, a template that no policy placed yet gets no claims. A placed
+// template keeps its claims and its priority.
 func (c *Controller) placeable(claims []policy.Claim, b *workv1alpha2.ResourceBinding) ([]policy.Claim, *workv1alpha2.SchedulePriority) {
 	if len(claims) == 0 {
 		return nil, nil

@@ -25,11 +25,10 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// staleLook is when a binding is looked at again of which the cache is behind.
+// staleLook is the retry delay when the cache is older than the stored binding.
 const staleLook = 100 * time.Millisecond
 
-// Reconcile brings the binding of one template up to date: it gathers what the decision is
-// about, decides, and writes.
+// Reconcile updates the binding of one template: it gathers the inputs, decides, and writes.
 func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Result, error) {
 	defer c.turns.pass(k)
 	b, others := c.bindings.Of(k)
@@ -40,15 +39,15 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 	o, state := c.template(k, b)
 	if state == presence.Unknown {
-		return ctrl.Result{}, nil // its event brings us back; until then all stays
+		return ctrl.Result{}, nil // the event of its kind requeues it; until then all stays
 	}
 	if state == presence.Absent || gone(o) || b != nil && b.Spec.Resource.UID != "" && b.Spec.Resource.UID != o.GetUID() {
 		c.reporter.claimed(k, nil)
 		if b == nil {
 			return ctrl.Result{}, nil
 		}
-		// The binding of a template that was made anew is created when this one is gone,
-		// of which its last event tells us.
+		// The template was deleted and created again. Its new binding is created when this one is
+		// gone: the event of that requeues the template.
 		return c.remove(ctx, b)
 	}
 
@@ -62,7 +61,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	case b != nil && !b.DeletionTimestamp.IsZero():
 		return ctrl.Result{}, nil
 	case b != nil && len(claims) == 0 && len(required) == 0 && follower(b):
-		return ctrl.Result{}, c.delete(ctx, b) // nothing refers to it any more
+		return ctrl.Result{}, c.delete(ctx, b) // no template depends on it any more
 	}
 	t, standing := c.gather(k, o, claims, b, c.placements.of)
 	t.RequiredBy, t.RequiredByOrphans, t.Priority = required, c.requiredByOrphans(k, required, b), priority
@@ -70,7 +69,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, nil
 	}
 	if t.Groups != nil {
-		c.turns.pass(k) // it has its turn among those of its namespace
+		c.turns.pass(k) // groups have an order of their own, by namespace
 	}
 	defer c.peers.enter(k, t.Groups)()
 	standing.Together, standing.Apart = c.peers.others(k, t.Groups)
@@ -89,10 +88,10 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 	switch {
 	case apierrors.IsAlreadyExists(err), apierrors.IsConflict(err):
-		// The cache is behind: what was decided is about a binding that is another by now.
+		// The cache is stale: the decision is about an old version of the binding.
 		return ctrl.Result{RequeueAfter: staleLook}, nil
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return ctrl.Result{}, nil // the template goes too, or the binding went; events follow
+		return ctrl.Result{}, nil // the template or the binding is gone; an event follows
 	case err != nil:
 		return ctrl.Result{}, err
 	default:
@@ -101,7 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		}
 		c.follows(written)
 		if len(claims) == 0 {
-			c.enqueue(c.needs.templates(binding.Name(written))...) // they stay as they are, too
+			c.enqueue(c.needs.templates(binding.Name(written))...) // dependencies stay as well
 		}
 		c.reservations.written(k, written)
 		c.enqueue(c.peers.set(written)...)
@@ -116,7 +115,7 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 	}
 }
 
-// retry has a template looked at again when its decision says.
+// retry requeues a template after the delay of its decision.
 func (c *Controller) retry(k binding.Template, d Decision) {
 	if d.RetryAfter == capacityLook {
 		d.RetryAfter = c.capacityRetry
@@ -124,8 +123,9 @@ func (c *Controller) retry(k binding.Template, d Decision) {
 	c.rounds.add(k, d.RetryAfter)
 }
 
-// decide decides, and reserves the room that the decision takes. Of those that depend on room one
-// is made after the other, the most urgent first: each sees what the others have reserved.
+// decide decides and reserves the capacity that the decision takes. Decisions by capacity are made
+// one at a time, in dequeue order, so that each sees the reservations of the others. undo ends the
+// reservation; the caller calls it if the write fails.
 func (c *Controller) decide(k binding.Template, t Template, standing Standing) (s *fleet.Snapshot, d Decision, undo func()) {
 	r := c.reservations
 	if !byRoom(t) {
@@ -145,18 +145,20 @@ func (c *Controller) decide(k binding.Template, t Template, standing Standing) (
 	return s, d, r.take(k, standing.Binding, demand{t.Claim, t.Components}, d.Spec)
 }
 
-// measured is the fleet with what is free now, less what is reserved. Whoever decides on it holds the lock of those who do.
+// measured returns the fleet with its free capacity now, less the reservations. The caller holds
+// reservations.deciding.
 func (c *Controller) measured() *fleet.Snapshot {
 	c.mu.RLock()
 	settled := c.started.Add(c.settling)
 	c.mu.RUnlock()
-	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota")) // what is free is within them
+	// Quotas limit the free capacity.
+	c.copies.Require(corev1.SchemeGroupVersion.WithKind("ResourceQuota"))
 	c.reservations.activate(c.bindings.All, c.demand, settled)
 	c.reservations.refresh(time.Now())
 	return c.fleet.Measured()
 }
 
-// demand is that of a binding's template; none while the template is not known.
+// demand returns the demand of a binding's template; empty while the template is unknown.
 func (c *Controller) demand(b *workv1alpha2.ResourceBinding) demand {
 	o, state := c.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state != presence.Present {
@@ -165,7 +167,7 @@ func (c *Controller) demand(b *workv1alpha2.ResourceBinding) demand {
 	return demandOf(o)
 }
 
-// demandOf is what an object claims of its clusters.
+// demandOf returns what an object requires of its clusters.
 func demandOf(o *unstructured.Unstructured) demand {
 	var d demand
 	if d.claim = scheduler.NewClaim(interpreter.RequirementsOf(o)); interpreter.Replicas(o) != nil {
@@ -177,7 +179,7 @@ func demandOf(o *unstructured.Unstructured) demand {
 	return d
 }
 
-// template looks for a template in every watched version, in that of its binding first.
+// template returns a template in any watched version, first in that of its binding.
 func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	versions := c.templates.Versions(k.GroupKind)
 	if b != nil {
@@ -196,14 +198,15 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 	return nil, known
 }
 
-// gather collects what a decision is about, the fleet apart. read reads what a policy says about where.
+// gather collects the inputs of a decision except the fleet. read returns the compiled placement of
+// a policy, and its hash.
 func (c *Controller) gather(
 	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
 	read func(*policyv1alpha1.PropagationPolicy) (*scheduler.Placement, string),
 ) (Template, Standing) {
 	t := Template{Claims: claims}
 	if len(claims) > 0 {
-		// The version that the policy names is the one that its author means.
+		// The author of the policy means the version that the policy names.
 		if named, state := c.templates.Get(claims[0].GVK, k.Namespace, k.Name); state == presence.Present && named.GetUID() == o.GetUID() {
 			o = named
 		}
@@ -223,7 +226,7 @@ func (c *Controller) gather(
 		t.Version = versionOf(o)
 	}
 	if len(claims) > 0 && b != nil && (!b.Spec.Schedules() || waits(t, b)) {
-		t.Placement = nil // no change of the fleet concerns what stays as it is
+		t.Placement = nil // no change of the fleet concerns a placement that stays
 	}
 	standing := Standing{Binding: b, Young: c.young()}
 	if b != nil {
@@ -232,7 +235,7 @@ func (c *Controller) gather(
 	return t, standing
 }
 
-// settled are the claims on an object in the order that counts for its binding.
+// settled returns the claims on an object in the order that holds for its binding.
 func settled(claims []policy.Claim, b *workv1alpha2.ResourceBinding) []policy.Claim {
 	if b == nil || follower(b) {
 		return claims
@@ -240,7 +243,7 @@ func settled(claims []policy.Claim, b *workv1alpha2.ResourceBinding) []policy.Cl
 	return policy.Settle(claims, b.Spec.PolicyRef.Kind, b.Spec.PolicyRef.Name)
 }
 
-// young says whether the work began only just.
+// young reports whether the settling time after the start lasts.
 func (c *Controller) young() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -282,7 +285,7 @@ func (c *Controller) write(
 	return updated, end, nil
 }
 
-// delete starts the deletion of a binding, and of no other of the same name.
+// delete deletes exactly this binding, not another one with the same name.
 func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding) error {
 	err := c.deleteAt(ctx, b, client.Preconditions{UID: &b.UID})
 	if apierrors.IsConflict(err) {
@@ -291,7 +294,7 @@ func (c *Controller) delete(ctx context.Context, b *workv1alpha2.ResourceBinding
 	return err
 }
 
-// deleteAt starts the deletion of a binding that fulfils preconditions.
+// deleteAt deletes a binding if the preconditions hold. A binding that is gone is no error.
 func (c *Controller) deleteAt(ctx context.Context, b *workv1alpha2.ResourceBinding, conditions client.Preconditions) error {
 	if !b.DeletionTimestamp.IsZero() {
 		return nil

@@ -33,20 +33,22 @@ import (
 )
 
 const (
-	// reportDelay is the least time between two looks at a policy's status. A look goes over everything that the policy selects: after one
-	// that took long, reportRest times as long passes until the next, but at most longestRest, so that a burst of thousands of objects costs no more than a few of them.
+	// reportDelay is the shortest time between two computations of a policy's status. A computation
+	// visits all objects that the policy selects. After a slow one, reportRest times its duration
+	// passes until the next, at most longestRest. So a burst of thousands of objects costs only a
+	// few computations.
 	reportDelay   = time.Second
 	reportRest    = 20
 	longestRest   = 10 * time.Second
 	reportWorkers = 4
-	// mostNamed bounds the objects that a message names.
+	// mostNamed is the number of objects that a message names at most.
 	mostNamed = 3
-	// longestNote is how much an Event takes.
+	// longestNote is the longest note that an Event may have, in bytes.
 	longestNote = 1024
 )
 
-// reporter says what becomes of policies: in their status, and by an Event when their status
-// turns bad. A template that no policy claims any more gets an Event too.
+// reporter writes the status of policies, and an Event when a status turns bad. A template that no
+// policy claims any more gets an Event, too.
 type reporter struct {
 	client    client.Client
 	recorder  events.EventRecorder
@@ -56,12 +58,12 @@ type reporter struct {
 	classes   *classes
 	clusters  func() (names []string, known bool) // of the fleet
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	delay     time.Duration // reportDelay, but in tests
+	delay     time.Duration // reportDelay, except in tests
 
 	mu     sync.Mutex
-	claims map[binding.Template][]types.NamespacedName         // the policies that select a template, in order
-	skips  map[binding.Template]sets.Set[types.NamespacedName] // the policies that leave a template out
-	rests  map[types.NamespacedName]time.Duration              // of policies whose last look took long
+	claims map[binding.Template][]types.NamespacedName         // policies that select it, in order
+	skips  map[binding.Template]sets.Set[types.NamespacedName] // policies that skip it
+	rests  map[types.NamespacedName]time.Duration              // delays after slow computations
 }
 
 func newReporter(c client.Client, recorder events.EventRecorder, policies *policy.Index, templates *template.Cache, bindings *binding.Cache) *reporter {
@@ -75,7 +77,7 @@ func newReporter(c client.Client, recorder events.EventRecorder, policies *polic
 	}
 }
 
-// claimed notes which policies select a template; none when it is gone.
+// claimed records which policies select a template; none if the template is gone.
 func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	names := make([]types.NamespacedName, len(claims))
 	for i, c := range claims {
@@ -103,7 +105,8 @@ func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	for name := range sets.New(slices.Concat(names, before)...).Union(skips).Union(left) {
 		r.changed(name)
 	}
-	// None are claimed, too, of a template that goes, and of one whose binding must go first.
+	// A template that is being deleted, or whose old binding must go first, has no claims here
+	// either.
 	if len(before) > 0 && len(names) == 0 && o != nil && o.GetDeletionTimestamp().IsZero() && len(r.policies.Claims(o)) == 0 {
 		r.recorder.Eventf(o, nil, corev1.EventTypeWarning, "Unclaimed", "Claim",
 			"no policy claims it any more: what %s placed stays in the clusters; to have it removed there, delete its binding",
@@ -111,7 +114,7 @@ func (r *reporter) claimed(k binding.Template, claims []policy.Claim) {
 	}
 }
 
-// template looks for a template in every watched version; nil when there is none.
+// template returns a template in any watched version; nil if there is none.
 func (r *reporter) template(k binding.Template) *unstructured.Unstructured {
 	for _, gvk := range r.templates.Versions(k.GroupKind) {
 		if o, state := r.templates.Get(gvk, k.Namespace, k.Name); state == presence.Present {
@@ -121,12 +124,12 @@ func (r *reporter) template(k binding.Template) *unstructured.Unstructured {
 	return nil
 }
 
-// described is a policy as messages name it.
+// described returns the kind and name of a policy for messages.
 func described(p types.NamespacedName) string {
 	return policy.Kind(p.Namespace) + " " + strings.TrimPrefix(p.String(), "/")
 }
 
-// changed has a policy's status written soon, if it must be.
+// changed queues the status of a policy, after the delay.
 func (r *reporter) changed(p types.NamespacedName) {
 	r.mu.Lock()
 	rest := r.rests[p]
@@ -134,7 +137,7 @@ func (r *reporter) changed(p types.NamespacedName) {
 	r.queue.AddAfter(p, max(r.delay, rest))
 }
 
-// looked notes how long a look at a policy took.
+// looked records how long the computation of a policy's status took.
 func (r *reporter) looked(p types.NamespacedName, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +146,7 @@ func (r *reporter) looked(p types.NamespacedName, took time.Duration) {
 	}
 }
 
-// Start writes until ctx ends.
+// Start runs the workers until ctx ends.
 func (r *reporter) Start(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, r.queue.ShutDown)
 	defer stop()
@@ -173,8 +176,8 @@ func (r *reporter) Start(ctx context.Context) error {
 	return nil
 }
 
-// report writes one policy's status when it is not what it shall be, and says by an Event what
-// of it turned bad: once, because the write fails when the status is not the one it started from.
+// report writes the status of one policy if it changed, and Events for conditions that turned bad.
+// Each Event is sent once: the write fails if the stored status is not the one that was compared.
 func (r *reporter) report(ctx context.Context, name types.NamespacedName) error {
 	p, ok := r.policies.Get(name)
 	if !ok {
@@ -182,7 +185,7 @@ func (r *reporter) report(ctx context.Context, name types.NamespacedName) error 
 	}
 	status, known := r.status(p)
 	if !known || equality.Semantic.DeepEqual(p.Status, status) {
-		return nil // what is not known yet says so by an event when it is
+		return nil // an event requeues the policy when the status is known
 	}
 	before, after := p.DeepCopy(), p.DeepCopy()
 	after.Status = status
@@ -203,14 +206,14 @@ func (r *reporter) report(ctx context.Context, name types.NamespacedName) error 
 	return nil
 }
 
-// turnedBad are the conditions, among those that say what a policy does not get, that became
-// False or are False for another reason.
+// turnedBad returns the conditions that became False, or are False for a new reason. It looks only
+// at conditions about what a policy does not get.
 func turnedBad(before, after []metav1.Condition) []metav1.Condition {
 	var bad []metav1.Condition
 	for _, kind := range []string{policyv1alpha1.ConditionUndisputed, policyv1alpha1.ConditionClaimed, policyv1alpha1.ConditionComplete} {
 		old, now := meta.FindStatusCondition(before, kind), meta.FindStatusCondition(after, kind)
 		if kind == policyv1alpha1.ConditionClaimed && now.Reason != policyv1alpha1.ReasonNoPriorityClass {
-			continue // a policy that waits for its objects is not bad
+			continue // waiting for objects is not bad
 		}
 		if now.Status == metav1.ConditionFalse && (old == nil || old.Status != now.Status || old.Reason != now.Reason) {
 			bad = append(bad, *now)
@@ -219,7 +222,7 @@ func turnedBad(before, after []metav1.Condition) []metav1.Condition {
 	return bad
 }
 
-// note is as much of a message as an Event takes.
+// note cuts a message to the length that an Event may have.
 func note(message string) string {
 	if len(message) <= longestNote {
 		return message
@@ -227,7 +230,7 @@ func note(message string) string {
 	return strings.ToValidUTF8(message[:longestNote-3], "") + "..."
 }
 
-// scopedPolicy is a policy as the kind that it is on the hub.
+// scopedPolicy converts a policy to the API type that the hub stores.
 func scopedPolicy(p *policyv1alpha1.PropagationPolicy) client.Object {
 	if p.Namespace == "" {
 		return (*policyv1alpha1.ClusterPropagationPolicy)(p)
@@ -235,7 +238,7 @@ func scopedPolicy(p *policyv1alpha1.PropagationPolicy) client.Object {
 	return p
 }
 
-// status is what a policy's status shall be; false while some kind is not listed.
+// status returns the status that a policy shall have; false while a kind is not listed yet.
 func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.PropagationStatus, bool) {
 	var invalid, unserved []string
 	for _, problem := range policy.Problems(p) {
@@ -313,7 +316,7 @@ func (r *reporter) status(p *policyv1alpha1.PropagationPolicy) (policyv1alpha1.P
 	return status, true
 }
 
-// complete says what a policy leaves out that its selectors or its placement name.
+// complete returns the condition Complete: whether everything that the policy names is placed.
 func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserved []string) metav1.Condition {
 	var system, reserved []string
 	named := false
@@ -365,8 +368,8 @@ func (r *reporter) complete(p *policyv1alpha1.PropagationPolicy, invalid, unserv
 	return c
 }
 
-// skipped returns the templates that a policy leaves out and no other policy claims. What
-// changes them has the policy's status written anew.
+// skipped returns the templates that a policy skips and no other policy claims. It also records the
+// skips, so that a change of such a template queues the policy's status.
 func (r *reporter) skipped(p *policyv1alpha1.PropagationPolicy) map[binding.Template]policy.Skip {
 	only := policy.NewIndex(p)
 	found := map[binding.Template]policy.Skip{}
@@ -393,7 +396,7 @@ func selectorOf(p *policyv1alpha1.PropagationPolicy, gvk schema.GroupVersionKind
 	})
 }
 
-// some names a few things and counts the others.
+// some joins the first mostNamed things, and adds the number of the others.
 func some(things []string) string {
 	if more := len(things) - mostNamed; more > 0 {
 		things = append(slices.Clone(things[:mostNamed]), fmt.Sprintf("and %d more", more))
@@ -401,8 +404,7 @@ func some(things []string) string {
 	return strings.Join(things, "; ")
 }
 
-// selected returns the templates that a policy selects, as far as they are listed, whoever
-// else selects them.
+// selected returns the listed templates that a policy selects. Other policies may select them, too.
 func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) map[binding.Template]*unstructured.Unstructured {
 	only := policy.NewIndex(p)
 	found := map[binding.Template]*unstructured.Unstructured{}
@@ -414,15 +416,16 @@ func selected(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) ma
 	return found
 }
 
-// candidates are the templates among which a policy's selectors choose, as far as they are
-// listed; some come more than once. Where a selector names its object no other is looked at.
+// candidates returns the listed templates of the policy's selectors, some of them several times. If
+// a selector names its object, only that object is returned.
 func candidates(templates *template.Cache, p *policyv1alpha1.PropagationPolicy) iter.Seq[*unstructured.Unstructured] {
 	return func(yield func(*unstructured.Unstructured) bool) {
 		for _, s := range p.Spec.ResourceSelectors {
 			gvk, _ := templates.ListedAs(schema.FromAPIVersionAndKind(s.APIVersion, s.Kind))
 			namespace := cmp.Or(p.Namespace, s.Namespace)
 			if s.Name != "" {
-				// Without a namespace: cluster-scoped, or one of that name in every namespace.
+				// Without a namespace: a cluster-scoped object, or objects of that name in every
+				// namespace.
 				if o, state := templates.Get(gvk, namespace, s.Name); state == presence.Present {
 					if !yield(o) {
 						return

@@ -15,61 +15,61 @@ import (
 )
 
 const (
-	// reservationLimit is the last resort for replicas whose pods never come, and of which nobody
-	// says so: a webhook of the cluster that refuses them to its ReplicaSets, or a kind that does not
-	// count its pods. Pods that come at all come within seconds of the copy, which an unwell cluster may
-	// get minutes later.
+	// reservationLimit ends reservations for pods that never appear. Examples: a webhook of the
+	// cluster refuses the pods of a ReplicaSet, or the kind does not count its pods. Pods normally
+	// appear within seconds after the copy. An unhealthy cluster may get the copy minutes later.
 	reservationLimit = 5 * time.Minute
-	// doubtLook is how often copies are looked at again that were not known, at most.
+	// doubtLook is the shortest interval between checks of copies that were unknown.
 	doubtLook = 100 * time.Millisecond
 )
 
-// reservations keep room in the clusters for replicas that decisions have given them, until their
-// pods are counted there: otherwise every decision of a burst would see the same room. They are
-// kept from the first decision on that asks for room; a fleet without dynamic weights has none.
-// Nothing of them is stored: they follow from the bindings and the copies.
+// reservations reserves capacity in clusters for replicas that decisions gave them, until the pods
+// are counted there. Otherwise every decision of a burst would see the same capacity. It starts
+// with the first decision that depends on capacity. Nothing is stored: the reservations follow from
+// the bindings and the copies.
 type reservations struct {
 	fleet  rooms
 	copies copies
-	// refused says which generation of a binding a cluster refused last; 0: none.
+	// refused returns the generation of a binding that a cluster refused last; 0: none.
 	refused func(binding types.UID, cluster string) (generation int64)
 	limit   time.Duration
 
-	// deciding is held over a decision that depends on room and its reservation.
+	// deciding is held during a decision by capacity and its reservation.
 	deciding sync.Mutex
 
 	mu     sync.Mutex
 	active bool
 	held   map[binding.Template]*hold
 	owners map[types.UID]binding.Template
-	in     map[string]sets.Set[binding.Template] // by cluster
-	due    []due                                 // the next one first
-	unsure sets.Set[string]                      // clusters whose copies are to be looked at again
+	in     map[string]sets.Set[binding.Template] // templates with reservations, by cluster
+	due    []due                                 // sorted by time
+	unsure sets.Set[string]                      // clusters whose copies must be read again
 	looked time.Time
 }
 
-// rooms is the part of fleet.Cache that reservations need.
+// rooms is the part of fleet.Cache that reservations uses.
 type rooms interface {
 	Reserve(cluster string, claim *scheduler.Claim, replicas, objects int64)
 	Doubt(cluster string, n int)
 	Snapshot() *fleet.Snapshot
 }
 
-// hold is what is reserved for a binding. The shares are those that are not there yet.
+// hold is the reservation for a binding. It has only shares with missing pods.
 type hold struct {
-	uid        types.UID // of the binding, once it is written
-	generation int64     // of the binding that names the shares; 0: it is not written yet
+	uid        types.UID // UID of the binding, once it is written
+	generation int64     // of the binding that has these shares; 0: not written
 	claim      *scheduler.Claim
 	shares     map[string]share
 }
 
-// demand is what an object claims of a cluster: each of its replicas the same or, if it has components, these together.
+// demand is what an object requires of a cluster: the claim of each replica or, if the object has
+// components, all of these together.
 type demand struct {
 	claim      *scheduler.Claim
 	components []scheduler.Component
 }
 
-// pods is how many pods an object is to have in a cluster that it is placed in.
+// pods returns how many pods an object shall have in a target cluster.
 func (d demand) pods(t workv1alpha2.TargetCluster) int64 {
 	if d.components == nil {
 		return number(t.Replicas)
@@ -81,7 +81,7 @@ func (d demand) pods(t workv1alpha2.TargetCluster) int64 {
 	return n
 }
 
-// grown are the components that ask for more than before, with what is more.
+// grown returns the components with more replicas than before, with the difference as replicas.
 func (d demand) grown(before []workv1alpha2.Component) []scheduler.Component {
 	more := []scheduler.Component{}
 	for _, c := range d.components {
@@ -95,7 +95,7 @@ func (d demand) grown(before []workv1alpha2.Component) []scheduler.Component {
 	return more
 }
 
-// heldBy is how many pods a binding wants in a cluster that it names.
+// heldBy returns how many pods a binding wants in one of its target clusters.
 func heldBy(spec *workv1alpha2.BindingSpec, t workv1alpha2.TargetCluster) int64 {
 	if spec.Components == nil {
 		return number(t.Replicas)
@@ -107,19 +107,20 @@ func heldBy(spec *workv1alpha2.BindingSpec, t workv1alpha2.TargetCluster) int64 
 	return n
 }
 
-// share is what is reserved in a cluster: as many pods as are wanted less those that are seen or, of an object with components,
-// those components until all pods are seen. While it is in doubt how much that is, the cluster's room is not known.
+// share is the reservation in one cluster: wanted pods less seen pods. An object with components
+// reserves the components until all pods are seen. While doubt is true, the missing number is
+// unknown, and so is the cluster's capacity.
 type share struct {
 	wanted, seen int64
 	components   []scheduler.Component
-	there        bool // the object was placed there before, perhaps asleep
+	there        bool // the object was placed there before, perhaps with 0 replicas
 	doubt        bool
 	until        time.Time
 }
 
 func (s share) missing() int64 { return s.wanted - s.seen }
 
-// due is when a share ends that has not ended by itself.
+// due is the time at which a share expires.
 type due struct {
 	at      time.Time
 	of      binding.Template
@@ -137,9 +138,9 @@ func newReservations(f rooms, c copies, refused func(types.UID, string) int64) *
 	}
 }
 
-// activate begins to keep reservations: those that follow from the bindings as they stand.
-// claim says what a template claims. Copies that are not known yet are in
-// doubt until then: they were placed by an earlier process, and most of them run.
+// activate starts the reservations, from the present bindings; later calls do nothing. claim
+// returns the demand of a binding's template. An earlier process placed copies that are still
+// unknown, and most of their pods run. They are in doubt until the time doubt.
 func (r *reservations) activate(
 	bindings func() []*workv1alpha2.ResourceBinding, claim func(*workv1alpha2.ResourceBinding) demand, doubt time.Time,
 ) {
@@ -180,8 +181,8 @@ func (r *reservations) activate(
 	slices.SortStableFunc(r.due, func(a, b due) int { return a.at.Compare(b.at) })
 }
 
-// take reserves what a decision wants of clusters above what the binding (nil: there is none yet)
-// wants there now. undo is to be called when the decision cannot be written.
+// take reserves what a decision wants beyond what the binding wants now. b is nil if there is no
+// binding yet. The caller calls undo if the decision cannot be written.
 func (r *reservations) take(
 	k binding.Template, b *workv1alpha2.ResourceBinding, d demand, want *workv1alpha2.BindingSpec,
 ) (undo func()) {
@@ -203,7 +204,7 @@ func (r *reservations) take(
 	}
 	previous := r.held[k]
 	next := &hold{claim: d.claim, shares: map[string]share{}}
-	mine := previous // unless it is another binding's, of a template that was made anew
+	mine := previous // nil if the template was created again and has another binding
 	if b == nil || previous != nil && previous.uid != b.UID {
 		mine = nil
 	}
@@ -214,7 +215,7 @@ func (r *reservations) take(
 		s, held := mine.share(t.Name)
 		if !held {
 			n, there := was[t.Name]
-			s = share{seen: n, there: there} // it was there, as far as is known
+			s = share{seen: n, there: there} // presumably all of the pods exist
 		}
 		if s.components = d.components; !held && s.there && d.components != nil {
 			s.components = d.grown(before.Components)
@@ -248,7 +249,7 @@ func (h *hold) share(cluster string) (share, bool) {
 	return s, ok
 }
 
-// written notes that the binding is written for which a decision reserved room.
+// written records that the binding of a decision was written.
 func (r *reservations) written(k binding.Template, b *workv1alpha2.ResourceBinding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +263,7 @@ func (r *reservations) written(k binding.Template, b *workv1alpha2.ResourceBindi
 	r.lookForRefusals(k)
 }
 
-// forget ends what is reserved for a binding that goes.
+// forget ends the reservations of a binding that is deleted.
 func (r *reservations) forget(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -271,7 +272,8 @@ func (r *reservations) forget(uid types.UID) {
 	}
 }
 
-// observed follows the copies of a binding in a cluster; without a binding: of all of them.
+// observed reads the copies of a binding in a cluster again. If uid is "", refresh later reads all
+// copies of the cluster.
 func (r *reservations) observed(cluster string, uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,7 +288,7 @@ func (r *reservations) observed(cluster string, uid types.UID) {
 	}
 }
 
-// answered follows what became of a binding in the clusters.
+// answered ends reservations for manifests that clusters refused.
 func (r *reservations) answered(uid types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -295,7 +297,7 @@ func (r *reservations) answered(uid types.UID) {
 	}
 }
 
-// refresh ends what is overdue, and looks again at copies that were not known.
+// refresh ends expired shares, and reads unknown copies again.
 func (r *reservations) refresh(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -322,9 +324,9 @@ func (r *reservations) refresh(now time.Time) {
 	}
 }
 
-// What follows is for whoever has the lock.
+// The methods below require mu.
 
-// look is a share after a look at the copy.
+// look returns the share updated with the pods of the copy.
 func (r *reservations) look(uid types.UID, cluster string, s share) share {
 	n, known := r.copies.Pods(uid, cluster)
 	if !known {
@@ -358,7 +360,7 @@ func (r *reservations) lookForRefusals(k binding.Template) {
 	}
 }
 
-// sharesOf are the clusters in which something is reserved for a template.
+// sharesOf returns the clusters with a reservation for a template.
 func (r *reservations) sharesOf(k binding.Template) sets.Set[string] {
 	if h := r.held[k]; h != nil {
 		return sets.KeySet(h.shares)
@@ -366,11 +368,11 @@ func (r *reservations) sharesOf(k binding.Template) sets.Set[string] {
 	return nil
 }
 
-// set changes a share of what is held; one of which nothing is missing ends.
+// set replaces a share. A share without missing pods is removed.
 func (r *reservations) set(k binding.Template, cluster string, s share) {
 	h := r.held[k]
 	before := h.shares[cluster]
-	r.count(h, cluster, s, 1) // first, so that none of it is free meanwhile
+	r.count(h, cluster, s, 1) // first, so that the capacity is never free in between
 	r.count(h, cluster, before, -1)
 	if h.shares[cluster] = s; s.until != before.until {
 		r.due = append(r.due, due{at: s.until, of: k, cluster: cluster})
@@ -386,7 +388,7 @@ func (r *reservations) set(k binding.Template, cluster string, s share) {
 	}
 }
 
-// replace makes something else of what is held for a template; nil: nothing.
+// replace replaces all that is reserved for a template. If next is nil, nothing is reserved.
 func (r *reservations) replace(k binding.Template, next *hold) {
 	before := r.held[k]
 	delete(r.held, k)
@@ -425,7 +427,7 @@ func (r *reservations) leave(k binding.Template, cluster string) {
 	}
 }
 
-// count adds a share to what is reserved in its cluster, or takes it away.
+// count adds a share to the reservations of its cluster (sign 1), or subtracts it (sign -1).
 func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 	switch {
 	case s.missing() <= 0:
@@ -433,7 +435,7 @@ func (r *reservations) count(h *hold, cluster string, s share, sign int) {
 		r.fleet.Doubt(cluster, sign)
 	default:
 		objects := int64(0)
-		if !s.there && s.seen == 0 { // it is not there yet, as far as is known
+		if !s.there && s.seen == 0 { // not there yet, as far as is known
 			objects = 1
 		}
 		if s.components != nil {

@@ -12,19 +12,21 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Claims is who wants to place an object.
+// Claims lists the policies that claim an object.
 type Claims struct {
-	// Order has the claims: first the one that counts, then those that lose.
+	// Order has the claims: first the one that places the object, then the ones that lose.
 	Order []policy.Claim
-	// Hash identifies what the first one says about where.
+	// Hash identifies the placement of the first policy.
 	Hash string
-	// Skipped are policies that leave the object out which their selectors match.
+	// Skipped are policies whose selectors match the object but that skip it.
 	Skipped []policy.Skip
-	// NoClass is the PriorityClass that the first one names and the hub does not have; empty: there is none such.
+	// NoClass is the PriorityClass that the first policy names and the hub does not have; "": none
+	// is missing.
 	NoClass string
 }
 
-// Claims says who wants to place an object that has this binding, nil for none; false until all policies and bindings that the hub has are known.
+// Claims returns the claims on an object with the binding b; nil: it has none. It returns false
+// until all policies and bindings are listed.
 func (c *Controller) Claims(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (Claims, bool) {
 	if !c.working() {
 		return Claims{}, false
@@ -40,16 +42,17 @@ func (c *Controller) Claims(o *unstructured.Unstructured, b *workv1alpha2.Resour
 	return found, true
 }
 
-// Policies are all propagation policies of the hub, in no order. They are read-only.
+// Policies returns all propagation policies of the hub, in no order. They are read-only.
 func (c *Controller) Policies() []*policyv1alpha1.PropagationPolicy { return c.policies.All() }
 
-// Template is a template as it is known, which is read-only. b is its binding, nil for none.
+// Template returns the known template, which is read-only. b is its binding, or nil.
 func (c *Controller) Template(k binding.Template, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	return c.template(k, b)
 }
 
-// Review is what would be decided now on an object that a policy claims; neither need exist on the hub. It writes and reserves nothing. Without a Spec it is
-// too early to say. An object that is placed already is placed on from there, as when its policy is edited.
+// Review returns the decision that the policy would lead to for the object. Neither must exist on
+// the hub. It writes and reserves nothing. A decision without Spec means that it is too early. An
+// object that is placed already keeps its placement as after an edit of its policy.
 func (c *Controller) Review(o *unstructured.Unstructured, p *policyv1alpha1.PropagationPolicy) Decision {
 	if !c.working() {
 		return Decision{RetryAfter: settlingLook}

@@ -9,13 +9,13 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// turns has what several workers took from the queue decided on in the order in which they took it, where that matters: the last room
-// is for the most urgent.
+// turns makes concurrent workers decide by capacity in dequeue order, so that the last capacity
+// goes to the template with the highest priority.
 type turns struct {
 	mu      sync.Mutex
 	passed  *sync.Cond
 	taken   uint64
-	numbers map[binding.Template]uint64 // of those whose turn is not over
+	numbers map[binding.Template]uint64 // of the templates that are not decided yet
 }
 
 func newTurns() *turns {
@@ -24,7 +24,7 @@ func newTurns() *turns {
 	return t
 }
 
-// take begins a turn. The queue calls it.
+// take records that a worker dequeued a template. The queue calls it.
 func (t *turns) take(k binding.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,7 +32,7 @@ func (t *turns) take(k binding.Template) {
 	t.numbers[k] = t.taken
 }
 
-// pass ends a turn, if it has not ended.
+// pass records that the template is decided, or needs no order. Later calls do nothing.
 func (t *turns) pass(k binding.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,7 +42,8 @@ func (t *turns) pass(k binding.Template) {
 	}
 }
 
-// wait returns when all turns are over that began earlier; at once when this one is.
+// wait blocks until all templates that were dequeued before k have passed. It returns at once if k
+// has passed.
 func (t *turns) wait(k binding.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,14 +52,15 @@ func (t *turns) wait(k binding.Template) {
 	}
 }
 
-// any is true while any turn lasts.
+// any reports whether a dequeued template has not passed.
 func (t *turns) any() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.numbers) > 0
 }
 
-// behind is true while a turn lasts that began earlier. There are as many as workers.
+// behind reports whether a template that was dequeued before k has not passed. There are at most as
+// many as workers. The caller holds mu.
 func (t *turns) behind(k binding.Template) bool {
 	own, ok := t.numbers[k]
 	for _, n := range t.numbers {
@@ -69,7 +71,7 @@ func (t *turns) behind(k binding.Template) bool {
 	return false
 }
 
-// line is templates that wait, each once, in the order in which they came.
+// line is a list of waiting templates, each once, in order of arrival.
 type line struct {
 	keys []binding.Template
 	has  sets.Set[binding.Template]
@@ -84,8 +86,8 @@ func (l *line) add(k binding.Template) {
 	}
 }
 
-// rounds are templates that are looked at again after a time, with all others that wait as long: who waited longest is not who gets
-// what they all wait for.
+// rounds requeues templates after a delay. Templates with the same delay are requeued together, so
+// that priority and not waiting time decides.
 type rounds struct {
 	mu   sync.Mutex
 	next map[time.Duration]*line
@@ -96,7 +98,7 @@ func newRounds(look func(keys ...binding.Template)) *rounds {
 	return &rounds{next: map[time.Duration]*line{}, look: look}
 }
 
-// add has a template looked at again after a time, or earlier.
+// add requeues a template after the delay, or earlier with others of the same delay.
 func (r *rounds) add(k binding.Template, after time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,18 +117,18 @@ func (r *rounds) take(after time.Duration) []binding.Template {
 	return keys
 }
 
-// gate keeps templates back while something is about to be known that they all depend on: then they come through together, the most
-// urgent first.
+// gate holds templates back until the inputs of their decisions are complete. Then it requeues all
+// of them together, so that priority decides.
 type gate struct {
 	mu     sync.Mutex
 	open   bool
-	behind *line // nil: nobody came
+	behind *line // nil: no template waits
 	every  time.Duration
 	known  func() bool
 	look   func(keys ...binding.Template)
 }
 
-// passes is true when the gate is open. A template that comes before is looked at when it opens.
+// passes reports whether the gate is open. If not, the template is requeued when it opens.
 func (g *gate) passes(k binding.Template) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Affinity is a ClusterAffinity that was read once, to be compared with many clusters. It
-// does not change and may be shared.
+// Affinity is a ClusterAffinity, compiled once for many clusters. It is immutable and may be
+// shared.
 type Affinity struct {
 	all              bool // every cluster
 	names, excluded  sets.Set[string]
@@ -20,8 +20,8 @@ type Affinity struct {
 	fieldsExpression []policyv1alpha1.FieldSelectorRequirement
 }
 
-// CompileAffinity reads an affinity; none selects every cluster. The error says what of it
-// cannot be read.
+// CompileAffinity compiles an affinity; nil selects every cluster. The error names the invalid
+// field.
 func CompileAffinity(affinity *policyv1alpha1.ClusterAffinity) (*Affinity, error) {
 	if affinity == nil {
 		return &Affinity{all: true}, nil
@@ -54,7 +54,7 @@ func CompileAffinity(affinity *policyv1alpha1.ClusterAffinity) (*Affinity, error
 	return a, nil
 }
 
-// Selects says whether the affinity selects a cluster. It allocates nothing.
+// Selects reports whether the affinity selects a cluster. It allocates nothing.
 func (a *Affinity) Selects(name string, clusterLabels labels.Set, provider, region string, zones []string) bool {
 	switch {
 	case a.all:
@@ -95,5 +95,5 @@ func (a *Affinity) Selects(name string, clusterLabels labels.Set, provider, regi
 	return true
 }
 
-// Excludes says whether the affinity excludes a cluster by name.
+// Excludes reports whether the affinity excludes a cluster by name.
 func (a *Affinity) Excludes(name string) bool { return a.excluded.Has(name) }

@@ -1,9 +1,8 @@
-// Package policy says which propagation policy claims an object. It is pure: it knows no
-// client.
+// Package policy decides which propagation policy claims an object. It is pure and uses no client.
 //
-// Among the policies that select an object, one in the object's namespace comes before a
-// cluster-wide one; then the higher priority wins; then the more specific selector (by
-// name, by labels, by kind alone); then the name that is first in the alphabet.
+// Among the policies that select an object, one in the object's namespace wins over a cluster-wide
+// one. Then the higher priority wins, then the more specific selector (by name, by labels, by kind
+// alone), then the alphabetically first name.
 package policy
 
 import (
@@ -22,12 +21,12 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Name of a policy; cluster-wide policies have no namespace.
+// Name returns the name of a policy. Cluster-wide policies have no namespace.
 func Name(p *policyv1alpha1.PropagationPolicy) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-// Kind of a policy: the two kinds are one type here, and only the cluster-wide one has no
+// Kind returns the kind of a policy. Both kinds share one Go type, and a cluster-wide policy has no
 // namespace.
 func Kind(namespace string) string {
 	if namespace == "" {
@@ -39,28 +38,28 @@ func Kind(namespace string) string {
 // Claim is one policy's claim on an object.
 type Claim struct {
 	Policy *policyv1alpha1.PropagationPolicy
-	// GVK is the kind, in the version that the policy's selector names.
+	// GVK is the kind in the version that the policy's selector names.
 	GVK schema.GroupVersionKind
 
 	specificity int
 }
 
-// How specific a selector is.
+// Levels of specificity of a selector.
 const (
 	byKind = iota
 	byLabels
 	byName
 )
 
-// Index finds the policies that select an object without looking at the others. It may be
-// used by several goroutines; the policies in it are read-only.
+// Index finds the policies that select an object without checking all policies. It is safe for
+// concurrent use. The policies in it are read-only.
 type Index struct {
 	mu       sync.RWMutex
 	policies map[types.NamespacedName]*policyv1alpha1.PropagationPolicy
 	scopes   map[scope]*selectors
 }
 
-// NewIndex returns an Index of some policies.
+// NewIndex returns an Index of the policies.
 func NewIndex(policies ...*policyv1alpha1.PropagationPolicy) *Index {
 	x := &Index{
 		policies: map[types.NamespacedName]*policyv1alpha1.PropagationPolicy{},
@@ -72,7 +71,7 @@ func NewIndex(policies ...*policyv1alpha1.PropagationPolicy) *Index {
 	return x
 }
 
-// scope is where a selector looks: a kind, and one namespace or (empty) everywhere.
+// scope is where a selector applies: a kind, and one namespace; "" is every namespace.
 type scope struct {
 	kind      schema.GroupKind
 	namespace string
@@ -82,18 +81,18 @@ type scope struct {
 type entry struct {
 	Claim
 	name   string
-	labels labels.Selector // nil: any
+	labels labels.Selector // nil: any labels
 	pair   [2]string       // a label that labels requires; empty: none
 }
 
-// selectors are the entries of one scope, by what an object must have to be selected.
+// selectors has the entries of one scope, by what they require of an object.
 type selectors struct {
-	names map[string][]entry    // by the name they name
-	pairs map[[2]string][]entry // by a label that they require
+	names map[string][]entry    // by required name
+	pairs map[[2]string][]entry // by a required label
 	rest  []entry
 }
 
-// Set adds a policy, or replaces it.
+// Set adds or replaces a policy.
 func (x *Index) Set(p *policyv1alpha1.PropagationPolicy) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -127,7 +126,7 @@ func (x *Index) Delete(name types.NamespacedName) {
 	x.remove(name)
 }
 
-// Get returns a policy.
+// Get returns the policy with the name.
 func (x *Index) Get(name types.NamespacedName) (*policyv1alpha1.PropagationPolicy, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -135,7 +134,7 @@ func (x *Index) Get(name types.NamespacedName) (*policyv1alpha1.PropagationPolic
 	return p, ok
 }
 
-// All returns every policy, in no order.
+// All returns all policies, in no order.
 func (x *Index) All() []*policyv1alpha1.PropagationPolicy {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -175,8 +174,7 @@ func drop[K comparable](m map[K][]entry, key K, which func(entry) bool) {
 	}
 }
 
-// read turns a selector into an entry; false when it can select nothing, which Problems
-// explains.
+// read converts a selector to an entry; false if it can select nothing, see Problems.
 func read(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector) (scope, entry, bool) {
 	if problem(p, s) != nil {
 		return scope{}, entry{}, false
@@ -191,7 +189,7 @@ func read(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 		e.specificity = byLabels
 	}
 	if s.LabelSelector != nil {
-		e.labels, _ = metav1.LabelSelectorAsSelector(s.LabelSelector) // problem has read it already
+		e.labels, _ = metav1.LabelSelectorAsSelector(s.LabelSelector) // problem has checked it
 		for _, key := range slices.Sorted(maps.Keys(s.LabelSelector.MatchLabels)) {
 			e.pair = [2]string{key, s.LabelSelector.MatchLabels[key]}
 			break
@@ -200,8 +198,8 @@ func read(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 	return where, e, true
 }
 
-// Claims returns the policies that select an object: first the one that places it, then
-// those that lose, in order. None when the object is one that no policy may claim.
+// Claims returns the policies that select an object: first the one that places it, then those that
+// lose, in order. It returns nil if no policy may claim the object.
 func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 	if reserved(o) {
 		return nil
@@ -210,12 +208,12 @@ func (x *Index) Claims(o *unstructured.Unstructured) []Claim {
 	return claims
 }
 
-// Placeable is false of an object that no policy may claim and that does not follow others
-// either: every cluster makes it for itself, or it is the hub's own.
+// Placeable reports whether an object may be placed, by a policy or as a dependency. Objects that
+// every cluster creates for itself, and the hub's own objects, may not.
 func Placeable(o *unstructured.Unstructured) bool { return !reserved(o) }
 
-// Settle orders claims on an object that a policy places already, of that kind and name: one
-// whose preemption is Never takes nothing from another that selects it still.
+// Settle reorders the claims on an object that the policy of that kind and name has placed. A
+// policy whose preemption is Never takes no object from another policy that still selects it.
 func Settle(claims []Claim, kind, name string) []Claim {
 	i := slices.IndexFunc(claims, func(c Claim) bool { return Kind(c.Policy.Namespace) == kind && c.Policy.Name == name })
 	if i <= 0 {
@@ -229,16 +227,16 @@ func Settle(claims []Claim, kind, name string) []Claim {
 	return settled
 }
 
-// Skip is a policy that leaves an object out which its selectors match.
+// Skip is a policy that skips an object that its selectors match.
 type Skip struct {
 	Policy *policyv1alpha1.PropagationPolicy
 	// Reason is ReasonSystemNamespace or ReasonReservedObject.
 	Reason string
-	// Named says that a selector names the object.
+	// Named is true if a selector names the object.
 	Named bool
 }
 
-// Skipped returns the policies that leave an object out which their selectors match, each once.
+// Skipped returns the policies that skip an object that their selectors match, each once.
 func (x *Index) Skipped(o *unstructured.Unstructured) []Skip {
 	kept := reserved(o)
 	if !kept && !system(o, "") {
@@ -252,7 +250,7 @@ func (x *Index) Skipped(o *unstructured.Unstructured) []Skip {
 	var skips []Skip
 	for _, c := range skipped {
 		if slices.ContainsFunc(claims, func(other Claim) bool { return other.Policy == c.Policy }) {
-			continue // another of its selectors reaches the object
+			continue // another of its selectors selects the object
 		}
 		i := slices.IndexFunc(skips, func(s Skip) bool { return s.Policy == c.Policy })
 		if i < 0 {
@@ -263,9 +261,9 @@ func (x *Index) Skipped(o *unstructured.Unstructured) []Skip {
 	return skips
 }
 
-// matches returns the policies whose selectors match an object, each once with its most
-// specific selector: those that may claim it, in order, and those that would have to name its
-// system namespace to do so.
+// matches returns the policies whose selectors match an object, each once with its most specific
+// selector. claims may claim the object and are sorted. skipped would have to name the object's
+// system namespace.
 func (x *Index) matches(o *unstructured.Unstructured) (claims, skipped []Claim) {
 	add := func(to []Claim, e entry) []Claim {
 		i := slices.IndexFunc(to, func(c Claim) bool { return c.Policy == e.Policy })
@@ -281,7 +279,7 @@ func (x *Index) matches(o *unstructured.Unstructured) (claims, skipped []Claim) 
 		for _, e := range entries {
 			switch {
 			case e.labels != nil && !e.labels.Matches(labels.Set(o.GetLabels())):
-			// A cluster-wide policy must name a system namespace to reach into it.
+			// A cluster-wide policy must name a system namespace to select objects in it.
 			case !explicit && e.Policy.Namespace == "" && system(o, e.name):
 				skipped = add(skipped, e)
 			default:
@@ -312,7 +310,7 @@ func (x *Index) matches(o *unstructured.Unstructured) (claims, skipped []Claim) 
 	return claims, skipped
 }
 
-// before orders claims: negative when a wins over b.
+// before compares claims: negative if a wins over b.
 func before(a, b Claim) int {
 	clusterWide := func(c Claim) int {
 		if c.Policy.Namespace == "" {

@@ -14,7 +14,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Loses says why a claim on an object comes after the one that won.
+// Loses returns why a claim on an object loses against the claim that won, for users.
 func Loses(won, lost Claim) string {
 	winner := Kind(won.Policy.Namespace) + " " + won.Policy.Name
 	if before(won, lost) > 0 {
@@ -34,16 +34,16 @@ func Loses(won, lost Claim) string {
 
 var specificities = [...]string{byKind: "by its kind alone", byLabels: "by labels", byName: "by name"}
 
-// Miss is a policy that nearly selects an object.
+// Miss is a policy that almost selects an object.
 type Miss struct {
 	Policy *policyv1alpha1.PropagationPolicy
-	// Why it does not, and what would have it do so.
+	// Why the policy does not select it, and what would change that.
 	Why string
 
 	how int
 }
 
-// In what a selector differs, those first that are most often a mistake.
+// Differences between a selector and an object, the most frequent mistakes first.
 const (
 	missedLabels = iota
 	missedProblem
@@ -52,12 +52,13 @@ const (
 	missedName
 )
 
-// Near are the policies of which a selector would select an object if one thing were otherwise, each once, those first that come nearest.
+// Near returns the policies with a selector that fails for an object in exactly one way. Each
+// policy appears once, the nearest first.
 func Near(policies []*policyv1alpha1.PropagationPolicy, o *unstructured.Unstructured) []Miss {
 	var near []Miss
 	for _, p := range policies {
 		if p.Namespace != "" && p.Namespace != o.GetNamespace() {
-			continue // it could never
+			continue // it can never select the object
 		}
 		best := Miss{how: missedName + 1}
 		for i, s := range p.Spec.ResourceSelectors {
@@ -76,7 +77,8 @@ func Near(policies []*policyv1alpha1.PropagationPolicy, o *unstructured.Unstruct
 	return near
 }
 
-// miss says in which one thing a selector does not select an object; false: in none, or in several.
+// miss returns the one way in which a selector fails for an object; false if there is none, or
+// several.
 func miss(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector, o *unstructured.Unstructured) (Miss, bool) {
 	var found []Miss
 	add := func(how int, format string, args ...any) {
@@ -106,7 +108,7 @@ func miss(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelector
 	return found[0], true
 }
 
-// mostLabels bounds the labels that a message names.
+// mostLabels is the number of labels that a message names at most.
 const mostLabels = 10
 
 func labelsOf(o *unstructured.Unstructured) string {

@@ -13,7 +13,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// Kinds returns the kinds that a policy's selectors name, each once, in their order.
+// Kinds returns the kinds that a policy's selectors name, each once, in order.
 func Kinds(p *policyv1alpha1.PropagationPolicy) []schema.GroupVersionKind {
 	var kinds []schema.GroupVersionKind
 	seen := sets.New[schema.GroupVersionKind]()
@@ -27,7 +27,7 @@ func Kinds(p *policyv1alpha1.PropagationPolicy) []schema.GroupVersionKind {
 	return kinds
 }
 
-// Problems says of each selector that can never select anything why not.
+// Problems returns an error for each selector that can never select anything.
 func Problems(p *policyv1alpha1.PropagationPolicy) []error {
 	var problems []error
 	for i, s := range p.Spec.ResourceSelectors {
@@ -49,8 +49,8 @@ func problem(p *policyv1alpha1.PropagationPolicy, s policyv1alpha1.ResourceSelec
 	return nil
 }
 
-// system says whether an object belongs to the control plane: it is in a system namespace,
-// or is such a namespace and a selector does not name it.
+// system reports whether an object belongs to the control plane: it is in a system namespace, or is
+// such a namespace and no selector names it. selected is the name in the selector.
 func system(o *unstructured.Unstructured, selected string) bool {
 	namespace := o.GetNamespace()
 	if o.GroupVersionKind().GroupKind() == (schema.GroupKind{Kind: "Namespace"}) {
@@ -64,22 +64,23 @@ func system(o *unstructured.Unstructured, selected string) bool {
 	return strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "orrery-")
 }
 
-// hubNamespace is where the hub keeps what it needs itself.
+// hubNamespace is the namespace of the hub's own data.
 const hubNamespace = "orrery-cluster"
 
-// reserved says whether an object is one that every Kubernetes makes for itself or that is the hub's own, so that no policy may
-// claim it: the members have their own, or must not have it.
+// reserved reports whether no policy may claim an object: every Kubernetes cluster creates it for
+// itself, or it belongs to the hub. Members have their own, or must not have it.
 func reserved(o *unstructured.Unstructured) bool {
 	kind, name := o.GroupVersionKind().GroupKind(), o.GetName()
 	switch kind {
 	case schema.GroupKind{Kind: "Secret"}, schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Group: "coordination.k8s.io", Kind: "Lease"}:
 		if o.GetNamespace() == hubNamespace {
-			return true // credentials of the members, and what the servers keep
+			return true // credentials of the members, and data of the servers
 		}
 	}
 	switch kind {
 	case schema.GroupKind{Kind: "ConfigMap"}:
-		// The authorities of the hub, which a member would take for its own; and the API server's notes.
+		// The hub's certificate authorities, which a member would take for its own, and data of the
+		// API server.
 		return name == "kube-root-ca.crt" || o.GetNamespace() == metav1.NamespaceSystem &&
 			(name == "extension-apiserver-authentication" || name == "kube-apiserver-legacy-service-account-token-tracking")
 	case schema.GroupKind{Kind: "ServiceAccount"}:
@@ -90,11 +91,11 @@ func reserved(o *unstructured.Unstructured) bool {
 	case schema.GroupKind{Kind: "Service"}, schema.GroupKind{Kind: "Endpoints"}:
 		return o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes" || o.GetNamespace() == "orrery-system" && name == "orrery-fleet"
 	case schema.GroupKind{Group: "discovery.k8s.io", Kind: "EndpointSlice"}:
-		// Every cluster makes the slices of its own Services.
+		// Every cluster creates the slices of its own Services.
 		managed := strings.HasSuffix(o.GetLabels()["endpointslice.kubernetes.io/managed-by"], ".k8s.io")
 		return managed || o.GetNamespace() == corev1.NamespaceDefault && name == "kubernetes"
 	case schema.GroupKind{Group: "apps", Kind: "ReplicaSet"}, schema.GroupKind{Group: "apps", Kind: "ControllerRevision"}:
-		// The history of a workload: every cluster keeps its own.
+		// Every cluster keeps its own history of a workload.
 		return metav1.GetControllerOfNoCopy(o) != nil
 	case schema.GroupKind{Group: "apiregistration.k8s.io", Kind: "APIService"}:
 		_, managed := o.GetLabels()["kube-aggregator.kubernetes.io/automanaged"]
@@ -117,5 +118,6 @@ func reserved(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// ours is true of names that end with a group of Orrery's, as those of definitions and APIServices do.
+// ours reports whether a name ends with a group of Orrery's, as the names of definitions and
+// APIServices do.
 func ours(name string) bool { return strings.HasSuffix(name, ".orrery.dev") }

@@ -13,18 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thread starts processes from one OS thread. The kernel sends a process its death signal when the thread that
-// made it ends, not when the supervisor's process does; a thread of the runtime may end earlier.
+// thread starts processes from one OS thread. The kernel sends the parent-death signal when the
+// thread that started the process ends, not when the supervisor ends. A thread of the Go runtime
+// may end earlier.
 type thread struct {
 	work chan func()
 }
 
-// newThread returns a thread that lives until it is closed.
+// newThread returns a thread that lives until close.
 func newThread() *thread {
 	th := &thread{work: make(chan func())}
 	go func() {
 		runtime.LockOSThread()
-		// Unlocking leaves the thread to the runtime. Without it the thread would end with the goroutine.
+		// Unlocking returns the thread to the runtime. Otherwise the thread would end with the
+		// goroutine.
 		defer runtime.UnlockOSThread()
 		for f := range th.work {
 			f()
@@ -47,7 +49,7 @@ func (th *thread) start(cmd *exec.Cmd, mode KillMode) (*child, error) {
 	return c, nil
 }
 
-// command of the process itself or of its probe, writing to log (nil: nowhere).
+// command returns the command of the process or of its probe. Its output goes to log; nil: nowhere.
 func (p Process) command(args []string, log *os.File) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx // it is stopped in order, not by a context
 	cmd.Dir = p.Dir
@@ -55,36 +57,36 @@ func (p Process) command(args []string, log *os.File) *exec.Cmd {
 	for name, value := range p.Env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	if log != nil { // a nil *os.File in an interface would not be nil
+	if log != nil { // a nil *os.File in an interface is not nil
 		cmd.Stdout, cmd.Stderr = log, log
 	}
 	death := syscall.SIGKILL
 	if p.DeathSignal == DeathSignalTerm {
 		death = syscall.SIGTERM
 	}
-	// In a group of its own it does not get the terminal's Ctrl-C, so that stopping keeps its order.
+	// A separate process group gets no Ctrl-C from the terminal, so stopping keeps its order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: death}
 	return cmd
 }
 
-// child is a process that was started, and its group.
+// child is a started process with its group.
 type child struct {
 	cmd  *exec.Cmd
 	pid  int
 	mode KillMode
-	done chan struct{} // closed when it has ended
-	err  error         // how it ended; nil is status 0; to be read when done is closed
+	done chan struct{} // closed when the process has ended
+	err  error         // how it ended; nil: status 0; valid after done is closed
 
 	mu     sync.Mutex
-	reaped bool // the PID may belong to someone else
+	reaped bool // the PID may belong to another process
 }
 
-// reap waits for the end of the process and, unless it is to outlive it, kills what is left of its group, which would
-// otherwise hold the ports and locks that the next start needs.
+// reap waits for the end of the process, and kills the rest of its group unless the kill mode is
+// KillModeProcess. The rest could hold ports and locks that the next start needs.
 func (c *child) reap() {
 	defer close(c.done)
 	for {
-		// WNOWAIT keeps the ended process, and with it the ID of its group, until the group is dead.
+		// WNOWAIT keeps the ended process, and so the ID of its group, until the group is killed.
 		err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if !errors.Is(err, unix.EINTR) {
 			break
@@ -99,7 +101,7 @@ func (c *child) reap() {
 	c.reaped = true
 }
 
-// signal sends sig to what the kill mode says, unless the process has ended.
+// signal sends sig as the kill mode says, unless the process has ended.
 func (c *child) signal(sig syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +110,7 @@ func (c *child) signal(sig syscall.Signal) {
 	}
 }
 
-// exit says how the process ended. It is never nil.
+// exit returns how the process ended; never nil. It is valid after done is closed.
 func (c *child) exit() error {
 	if c.err == nil {
 		return errors.New("exit status 0")
@@ -116,10 +118,12 @@ func (c *child) exit() error {
 	return c.err
 }
 
-// kill cannot fail in a way that matters: what it signals exists and is ours, or has just ended.
+// kill signals the process or its group, as the mode says. The caller holds mu, and the process is
+// not reaped yet: later the PID may belong to another process. So an error only means that the
+// process has just ended.
 func (c *child) kill(sig syscall.Signal) { _ = syscall.Kill(c.mode.target(c.pid), sig) }
 
-// target is what kill(2) takes to signal the process with this PID, as its mode wants it.
+// target returns the argument of kill(2) for a process: the PID, or its group.
 func (m KillMode) target(pid int) int {
 	if m == KillModeProcess {
 		return pid
@@ -127,13 +131,15 @@ func (m KillMode) target(pid int) int {
 	return -pid
 }
 
-// killGrace is what SIGKILL may take. Only a process that is stuck in the kernel takes longer.
+// killGrace is how long a process may take to end after SIGKILL. Only a process stuck in the kernel
+// takes longer.
 const killGrace = time.Second
 
-// stop asks the process to end, and kills it at the deadline.
+// stop sends SIGTERM, and SIGKILL at the deadline. It returns an error if the process still runs
+// after killGrace.
 func (c *child) stop(deadline time.Time) error {
 	c.signal(syscall.SIGTERM)
-	c.signal(syscall.SIGCONT) // a stopped process gets the other signal only when it continues
+	c.signal(syscall.SIGCONT) // a stopped process handles SIGTERM only after it continues
 	if c.ends(deadline) {
 		return nil
 	}
@@ -144,7 +150,7 @@ func (c *child) stop(deadline time.Time) error {
 	return fmt.Errorf("PID %d still runs after SIGKILL", c.pid)
 }
 
-// ends waits for the end of the process, at most until the deadline.
+// ends waits until the process has ended, at most until the deadline, and reports whether it has.
 func (c *child) ends(deadline time.Time) bool {
 	select {
 	case <-c.done:

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	logLimit    = 16 << 20 // bytes; one older file of about this size is kept beside the log
+	logLimit    = 16 << 20 // bytes; one older file of about this size is kept
 	logInterval = 10 * time.Second
 	tailLines   = 10
 	tailBytes   = 8 << 10
 
-	// logMarker begins the line that a log gets at each start.
+	// logMarker begins the line that is written to a log at each start.
 	logMarker = "=== orrery: "
 )
 
-// openLog opens the log at path for a start of the named process, and says so in it.
+// openLog opens the log at path, and writes that the named process starts.
 func openLog(path, name string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -32,9 +32,10 @@ func openLog(path, name string) (*os.File, error) {
 	return f, nil
 }
 
-// RotateLog moves the content of a log that has reached limit to `PATH.1`. The content is copied and the file
-// emptied in place, because a process keeps its log open. What it writes between the two is lost: microseconds,
-// against piping every line of every process through the supervisor, and losing the last ones with it.
+// RotateLog moves the content of a log that has reached limit bytes to `PATH.1`. It copies the
+// content and truncates the file, because the process keeps the log open. Output between the two
+// steps, some microseconds, is lost. The alternative, to pipe all output through the supervisor,
+// would lose the last lines when the supervisor dies.
 func RotateLog(path string, limit int64) (err error) {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
@@ -60,7 +61,8 @@ func RotateLog(path string, limit int64) (err error) {
 	return from.Truncate(0)
 }
 
-// logTail returns the last lines that the process wrote to the log at path since it was started.
+// logTail returns the last lines of the log at path since the last start of the process. It returns
+// the text of the error if the log cannot be read.
 func logTail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

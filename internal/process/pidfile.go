@@ -14,8 +14,9 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// identity of a running process: a PID alone may be another process's by the time it is used. A zombie has none
-// once its last thread has ended, since it holds nothing any more.
+// identity identifies a running process: its start time and the boot ID. A PID alone may belong to
+// another process by the time it is used. A zombie without threads holds nothing any more: the
+// error is os.ErrProcessDone.
 func identity(pid int) (string, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -25,7 +26,8 @@ func identity(pid int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// PID (COMMAND) STATE PPID …: the command may have spaces and parentheses. The start time is field 22.
+	// PID (COMMAND) STATE PPID …: the command may contain spaces and parentheses. The start time is
+	// field 22.
 	const state, threads, startTime = 0, 17, 19
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) <= startTime {
@@ -37,8 +39,8 @@ func identity(pid int) (string, error) {
 	return fields[startTime] + " " + strings.TrimSpace(string(boot)), nil
 }
 
-// writePidfile records which process runs: the PID in the first line, its identity in the second, its kill mode in the
-// third. It writes nothing when the process has ended already.
+// writePidfile writes the PID, the identity and the kill mode of a process, each in a line. It
+// writes nothing if the process has ended already.
 func writePidfile(path string, pid int, mode KillMode) error {
 	id, err := identity(pid)
 	switch {
@@ -50,8 +52,8 @@ func writePidfile(path string, pid int, mode KillMode) error {
 	return writeFile(path, 0o600, fmt.Sprintf("%d\n%s\n%s\n", pid, id, mode))
 }
 
-// Clean kills the processes that a supervisor of dir left behind, if it was killed itself, and removes dir with all that
-// is in it. It is an error when a supervisor runs there.
+// Clean kills the processes that a killed supervisor of dir left behind, and removes dir. It is an
+// error if a supervisor runs there. A missing dir is no error.
 func Clean(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -70,8 +72,8 @@ func Clean(dir string) error {
 	return nil
 }
 
-// killLeftovers kills the processes that an earlier supervisor of dir left behind and waits for their end. Each
-// is given to killed.
+// killLeftovers kills the processes that an earlier supervisor of dir left behind, and waits for
+// their end. It calls killed for each of them.
 func killLeftovers(dir string, killed func(name string, pid int)) error {
 	pidfiles, err := filepath.Glob(filepath.Join(dir, "*.pid"))
 	if err != nil {
@@ -84,7 +86,7 @@ func killLeftovers(dir string, killed func(name string, pid int)) error {
 		}
 		first, rest, _ := strings.Cut(string(content), "\n")
 		id, mode, _ := strings.Cut(rest, "\n")
-		// Without a PID and an identity it was never written whole, and means nothing.
+		// Without a PID and an identity the file was not written completely, and is ignored.
 		if pid, err := strconv.Atoi(first); err == nil && pid > 1 {
 			ours, err := killLeftover(pid, id, KillMode(strings.TrimSpace(mode)))
 			if err != nil {
@@ -101,8 +103,8 @@ func killLeftovers(dir string, killed func(name string, pid int)) error {
 	return nil
 }
 
-// killLeftover kills the process, as its mode says, and returns when it has ended; it does nothing and returns false
-// when the PID is no longer that process's.
+// killLeftover kills the process, as its mode says, and waits for its end. It returns false and
+// does nothing if the PID no longer belongs to that process.
 func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	runs := func() bool {
 		now, err := identity(pid)
@@ -122,7 +124,8 @@ func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	return true, nil
 }
 
-// writeFile writes a file whole or not at all. A loss of power ends the processes too, so that nothing needs to outlive it.
+// writeFile writes a file completely or not at all. A loss of power ends the processes too, so the
+// file need not survive it.
 func writeFile(path string, mode os.FileMode, content string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

@@ -1,10 +1,11 @@
-// Package process runs a plan of local processes: it starts them in the order of their dependencies, waits for
-// each to be ready, respawns what dies and stops everything in reverse order.
+// Package process runs a plan of local processes. It starts them in the order of their
+// dependencies, waits until each is ready, respawns those that end, and stops all in reverse order.
 //
-// A plan is data (JSON and YAML), so it can be printed, compared and tested without running it. One Supervisor
-// runs one plan in one directory, which holds `NAME.pid` and `NAME.log` of each process. A supervisor that is
-// killed with SIGKILL takes its processes with it, because the kernel signals them when the thread that made
-// them ends; whatever survives that is found by its pidfile and killed by the next supervisor of the directory.
+// A plan is data (JSON and YAML), so it can be printed, compared and tested without being run. One
+// Supervisor runs one plan in one directory, which holds `NAME.pid` and `NAME.log` of each process.
+// When a supervisor is killed with SIGKILL, the kernel signals its processes, because the thread
+// that started them ends. The next supervisor of the directory finds surviving processes by their
+// pidfiles and kills them.
 //
 // The package works on Linux only: it needs /proc, process groups and PR_SET_PDEATHSIG.
 package process
@@ -18,10 +19,11 @@ import (
 
 // Plan is a set of processes that belong together.
 type Plan struct {
-	// Name says in logs what this plan is for.
+	// Name of the plan, for logs.
 	Name string `json:"name,omitempty"`
-	// Parallelism bounds how many processes may be started and not yet ready for the first time. Zero is no
-	// bound. Respawns are not counted. When several could start, the order of the plan decides.
+	// Parallelism is the maximum number of processes that are started and not ready for the first
+	// time yet. 0: no maximum. Respawns do not count. If several processes could start, the order
+	// of the plan decides.
 	Parallelism int `json:"parallelism,omitempty"`
 	// Processes of the plan; their names are unique.
 	Processes []Process `json:"processes"`
@@ -29,39 +31,41 @@ type Plan struct {
 
 // Process is one process of a plan.
 type Process struct {
-	// Name is a DNS subdomain. It names the pidfile and the log.
+	// Name is a DNS subdomain. The names of the pidfile and the log contain it.
 	Name string `json:"name"`
-	// Command is the executable, looked up in PATH when it has no slash, and its arguments.
+	// Command is the executable, looked up in PATH if it has no slash, and its arguments.
 	Command []string `json:"command"`
 	// Env is added to the environment of the supervisor.
 	Env map[string]string `json:"env,omitempty"`
-	// Dir is the working directory. Unset, it is that of the supervisor.
+	// Dir is the working directory; "": that of the supervisor.
 	Dir string `json:"dir,omitempty"`
 	// Files are written before each start.
 	Files []File `json:"files,omitempty"`
-	// Ready says when the process is ready. Unset, it is ready once started.
+	// Ready determines when the process is ready; nil: when it has started.
 	Ready *Probe `json:"ready,omitempty"`
-	// After names processes that must have been ready before this one starts, and which are stopped after it.
+	// After names processes that must be ready before this one starts, and that are stopped after
+	// this one.
 	After []string `json:"after,omitempty"`
-	// DeathSignal is sent to the process when the supervisor dies without stopping it: KILL, the default, or
-	// TERM.
+	// DeathSignal is sent to the process if the supervisor dies without stopping it: KILL, the
+	// default, or TERM.
 	DeathSignal DeathSignal `json:"deathSignal,omitempty"`
 	// KillMode is group, the default, or process.
 	KillMode KillMode `json:"killMode,omitempty"`
 }
 
-// KillMode says what is signalled when a process is stopped, and killed once it has ended.
+// KillMode says what is signalled to stop a process, and killed after its end.
 type KillMode string
 
 // Kill modes.
 const (
-	// KillModeGroup: the process and what it started in its group, which has ended with it.
+	// KillModeGroup: the process with its process group.
 	KillModeGroup KillMode = "group"
-	// KillModeProcess: only the process. What it started outlives it, as containers outlive their runtime.
+	// KillModeProcess: only the process. Its children outlive it, as containers outlive their
+	// runtime.
 	KillModeProcess KillMode = "process"
 )
 
-// DeathSignal is the signal that a process gets when its supervisor dies.
+// DeathSignal is the signal that a process gets if its supervisor dies.
 type DeathSignal string
 
 // Death signals.
@@ -72,15 +76,15 @@ const (
 
 // File is a file that a process needs.
 type File struct {
-	// Path of the file; missing directories are made, accessible to the owner only.
+	// Path of the file. Missing directories are created, accessible only to the owner.
 	Path string `json:"path"`
-	// Mode is the file's permissions, in octal. Unset, it is 0600.
+	// Mode is the file's permissions, in octal; 0: 0600.
 	Mode Mode `json:"mode,omitempty"`
 	// Content of the file.
 	Content string `json:"content"`
 }
 
-// Mode is a file's permissions. It is written as an octal string, as chmod takes it.
+// Mode is a file's permissions. Its text form is octal, as for chmod.
 type Mode uint32
 
 // MarshalText implements encoding.TextMarshaler.
@@ -96,24 +100,25 @@ func (m *Mode) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Probe says when a process is ready: exactly one of http, tcp, file and exec. It is repeated until it succeeds.
+// Probe determines when a process is ready, by exactly one of http, tcp, file and exec. It is
+// repeated until it succeeds.
 type Probe struct {
 	HTTP *HTTPProbe `json:"http,omitempty"`
 	TCP  *TCPProbe  `json:"tcp,omitempty"`
 	File *FileProbe `json:"file,omitempty"`
 	Exec *ExecProbe `json:"exec,omitempty"`
-	// Timeout is how long a start may take before an event says that it is slow; the probe goes on. Unset, it
-	// is one minute.
+	// Timeout is the time after which an event reports a slow start. The probe continues. 0: one
+	// minute.
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 }
 
-// HTTPProbe succeeds when a GET is answered with a 2xx status. Redirects are not followed. The files are read
-// for each attempt, so they may be rotated.
+// HTTPProbe succeeds when a GET is answered with a 2xx status. Redirects are not followed. The
+// files are read for each attempt, so that they can be rotated.
 type HTTPProbe struct {
 	URL string `json:"url"`
-	// CAFile holds the authorities that the server's certificate must come from. Unset, those of the system.
+	// CAFile holds the authorities of the server's certificate; "": the system's.
 	CAFile string `json:"caFile,omitempty"`
-	// CertFile and KeyFile hold the client certificate. Unset, none is presented.
+	// CertFile and KeyFile hold the client certificate; "": none.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 }
@@ -123,14 +128,14 @@ type TCPProbe struct {
 	Address string `json:"address"`
 }
 
-// FileProbe succeeds when the file exists. It is removed before each start, so that one which an earlier run
-// left says nothing.
+// FileProbe succeeds when the file exists. The file is removed before each start, so that one from
+// an earlier run does not count.
 type FileProbe struct {
 	Path string `json:"path"`
 }
 
-// ExecProbe succeeds when the command exits with status 0. It runs with the environment and in the directory
-// of the process.
+// ExecProbe succeeds when the command exits with status 0. It runs with the environment and in the
+// directory of the process.
 type ExecProbe struct {
 	Command []string `json:"command"`
 }

@@ -11,27 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ports are chosen below the range that the kernel takes ports of outgoing connections from by
-// default: there, a port that is kept in a file is still free at the next start.
+// Ports are below the range that the kernel uses for outgoing connections by default. So a port
+// that is stored in a file is still free at the next start.
 const (
 	firstPort    = 20000
 	lastPort     = 32000
 	portAttempts = 100
 )
 
-// Port is a TCP port that is reserved for a process that does not listen yet, or is started again.
-// A bound socket keeps the kernel from giving the port to an outgoing connection. A name keeps
-// other callers of ReservePort away, in this process and in all others of the network namespace.
-// The process itself can listen, if its socket has SO_REUSEADDR as those of Go have.
+// Port is a TCP port that is reserved for a process that does not listen yet, or is restarted. A
+// bound socket keeps the kernel from using the port for an outgoing connection. A name excludes
+// other callers of ReservePort, in all processes of the network namespace. The process itself can
+// listen if its socket has SO_REUSEADDR, which Go sets.
 type Port struct {
 	Number int
 	socket int
 	name   *net.UnixConn
 }
 
-// ReservePort reserves a port of an IP address until Release, or until this process has ended: the
-// one with the number, or a free one if the number is 0. The error wraps EADDRINUSE if somebody
-// else has reserved it or uses it.
+// ReservePort reserves a port of an IP address until Release, or until this process ends. It
+// reserves the port with the number, or a free one if number is 0. The error wraps EADDRINUSE if
+// the port is reserved or in use.
 func ReservePort(address string, number int) (*Port, error) {
 	ip, err := netip.ParseAddr(address)
 	if err != nil {
@@ -53,7 +53,7 @@ func reservePort(ip netip.Addr, number int) (*Port, error) {
 	fail := func(err error) (*Port, error) {
 		return nil, fmt.Errorf("reserve port %d of %s: %w", number, ip, err)
 	}
-	// An abstract socket: it is no file, and goes with the process.
+	// An abstract socket is not a file, and ends with the process.
 	name, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: "@orrery-port-" + strconv.Itoa(number)})
 	if err != nil {
 		return fail(err)

@@ -19,8 +19,8 @@ const (
 	defaultProbeTimeout = time.Minute
 )
 
-// await probes p until it is ready or ctx ends. When the probe's timeout has passed it calls slow, once, with
-// what the last attempt said.
+// await probes p until it is ready or ctx ends; in the latter case it returns the cause. After the
+// probe's timeout it calls slow once, with the error of the last attempt.
 func (p Process) await(ctx context.Context, th *thread, slow func(error)) error {
 	timeout := p.Ready.Timeout.Duration
 	if timeout == 0 {
@@ -48,7 +48,7 @@ func (p Process) await(ctx context.Context, th *thread, slow func(error)) error 
 	}
 }
 
-// probe is one attempt.
+// probe makes one attempt.
 func (p Process) probe(ctx context.Context, th *thread) error {
 	ctx, cancel := context.WithTimeout(ctx, probeAttemptTimeout)
 	defer cancel()
@@ -70,14 +70,16 @@ func (p Process) probe(ctx context.Context, th *thread) error {
 	}
 }
 
-// Get asks once and returns the beginning of the answer, of at most 512 bytes.
+// Get makes one request and returns the start of the answer, at most 512 bytes. A status other than
+// 2xx is an error.
 func (p *HTTPProbe) Get(ctx context.Context) (string, error) {
 	config, err := p.tlsConfig()
 	if err != nil {
 		return "", err
 	}
-	// One connection for each attempt: a kept one would not notice rotated certificates, and a respawned
-	// server's port may still have a connection of its predecessor. No proxy: the process is on this machine.
+	// Each attempt has a new connection. A kept one would miss rotated certificates, and could
+	// belong to the predecessor of a respawned server. There is no proxy, because the process is on
+	// this machine.
 	c := http.Client{
 		Transport:     &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

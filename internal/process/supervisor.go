@@ -25,15 +25,16 @@ type Supervisor struct {
 	thread *thread
 	ready  chan struct{}
 
-	mu       sync.Mutex // guards the following, and what it guards in tasks
+	mu       sync.Mutex // guards the fields below, and those marked in task
 	running  bool
-	starting int // started and never ready yet
+	starting int // started, and never ready yet
 	unready  int // never ready yet
 
-	eventMu sync.Mutex // serialises OnEvent
+	eventMu sync.Mutex // serializes OnEvent
 }
 
-// New returns a supervisor for the plan, or every mistake in the plan. Nothing is started or written.
+// New returns a supervisor for the plan, or an error with all mistakes in the plan. It starts and
+// writes nothing.
 func New(plan Plan, o Options) (*Supervisor, error) {
 	if err := plan.validate(); err != nil {
 		return nil, fmt.Errorf("plan %q: %w", plan.Name, err)
@@ -58,9 +59,9 @@ func New(plan Plan, o Options) (*Supervisor, error) {
 	return s, nil
 }
 
-// Run starts the plan and keeps it running until ctx ends, then stops it in reverse order, within 10 seconds. It
-// returns an error when the plan cannot be started: the directory is in use, or a process ended several times
-// before it was ever ready.
+// Run starts the plan and keeps it running until ctx ends. Then it stops the plan in reverse order,
+// within 10 seconds. It returns an error if the plan cannot be started: the directory is in use, or
+// a process ended startAttempts times before it was ready.
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.running
@@ -85,7 +86,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer s.thread.close()
 
 	g, ctx := errgroup.WithContext(ctx)
-	stop := sync.OnceValue(time.Now) // the shares of the budget count from when the first process notices
+	stop := sync.OnceValue(time.Now) // the first process that notices starts the stop budget
 	for _, t := range s.tasks {
 		g.Go(func() error { return t.run(ctx, stop) })
 	}
@@ -107,7 +108,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// schedule starts what may start. It is called with mu held, whenever that may have changed.
+// schedule starts the processes that may start, and closes ready when all were ready. The caller
+// holds mu, and calls schedule after every relevant change.
 func (s *Supervisor) schedule() {
 	if s.unready == 0 {
 		close(s.ready)
@@ -126,10 +128,10 @@ func (s *Supervisor) schedule() {
 	}
 }
 
-// Ready is closed when every process has been ready once.
+// Ready is closed when every process was ready once.
 func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
 
-// Status of every process, in the order of the plan.
+// Status returns the status of every process, in the order of the plan.
 func (s *Supervisor) Status() []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +142,7 @@ func (s *Supervisor) Status() []Status {
 	return all
 }
 
-// event tells the log and the listener.
+// event logs the event and passes it to OnEvent.
 func (s *Supervisor) event(e Event) {
 	s.eventMu.Lock()
 	defer s.eventMu.Unlock()
@@ -151,7 +153,7 @@ func (s *Supervisor) event(e Event) {
 	}
 }
 
-// rotateLogs keeps the logs of long-running processes small.
+// rotateLogs limits the logs of long-running processes.
 func (s *Supervisor) rotateLogs() {
 	for _, t := range s.tasks {
 		if err := RotateLog(t.logPath(), logLimit); err != nil {
@@ -160,8 +162,8 @@ func (s *Supervisor) rotateLogs() {
 	}
 }
 
-// lockDir makes dir and holds it for one supervisor. A second one would take the processes of the first for
-// leftovers.
+// lockDir creates dir and locks it for one supervisor. A second supervisor would treat the
+// processes of the first as leftovers.
 func lockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of the supervisor: %w", err)
@@ -176,15 +178,15 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { disk.Unlock(f) }, nil
 }
 
-// stopBudget is what stopping a whole plan may take.
+// stopBudget is how long stopping a whole plan may take.
 const stopBudget = 10 * time.Second
 
-// setStopShares gives each process its part of the budget, so that one that hangs leaves enough for what it
-// depends on: with three levels, the first to stop has a third of it, the next two thirds, less if that level
-// used it up.
+// setStopShares gives each process a part of the budget, so that a process that hangs leaves time
+// for its dependencies. With three levels, the first one to stop has a third of the budget, and the
+// next two thirds, counted from the start.
 func setStopShares(tasks []*task) {
 	levels := make(map[*task]int, len(tasks))
-	var level func(t *task) int // 1 for those that nothing comes after
+	var level func(t *task) int // 1 without dependents
 	level = func(t *task) int {
 		if levels[t] == 0 {
 			above := 0

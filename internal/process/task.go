@@ -13,10 +13,10 @@ import (
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 10 * time.Second
-	// stableAfter is how long a process must have run for the backoff to begin anew.
+	// stableAfter is how long a process must run for the backoff to start again at minBackoff.
 	stableAfter = 30 * time.Second
-	// startAttempts is how often a process may end before it was ever ready. Then it never will be, and
-	// somebody must be told.
+	// startAttempts is how often a process may end before it is ready for the first time. Then it
+	// counts as failed, and the plan ends with an error.
 	startAttempts = 5
 )
 
@@ -26,7 +26,7 @@ type task struct {
 	s         *Supervisor
 	after     []*task       // must be ready first
 	before    []*task       // must be stopped first
-	stopShare time.Duration // of the stop budget, counted from its beginning
+	stopShare time.Duration // part of the stop budget, counted from its start
 
 	start   chan struct{} // closed when it may start
 	stopped chan struct{} // closed when it will not run again
@@ -52,8 +52,9 @@ func newTask(s *Supervisor, p Process) *task {
 func (t *task) logPath() string { return filepath.Join(t.s.opts.Dir, t.Name+".log") }
 func (t *task) pidPath() string { return filepath.Join(t.s.opts.Dir, t.Name+".pid") }
 
-// run starts the process when it may start and respawns it until ctx ends, then stops it in its turn; stop
-// returns when stopping began. The error is why the process cannot be started, or cannot be stopped.
+// run starts the process when its start channel is closed, and respawns it until ctx ends. Then it
+// stops the process after its dependents. stop returns when stopping began. The error says why the
+// process cannot be started or stopped.
 func (t *task) run(ctx context.Context, stop func() time.Time) error {
 	defer close(t.stopped)
 	defer t.enter(StateStopped, 0)
@@ -66,7 +67,7 @@ func (t *task) run(ctx context.Context, stop func() time.Time) error {
 	for ctx.Err() == nil {
 		began := time.Now()
 		exit, err := t.runOnce(ctx, stop)
-		if err != nil || exit == nil { // exit is nil when it was asked to end
+		if err != nil || exit == nil { // a nil exit means that it was stopped
 			return err
 		}
 		t.noteExit(exit)
@@ -91,8 +92,8 @@ func (t *task) run(ctx context.Context, stop func() time.Time) error {
 	return nil
 }
 
-// runOnce starts the process and returns when it has ended: exit says how, and is nil when it was asked to. err
-// is why it does not end.
+// runOnce starts the process and returns when it has ended. exit says how it ended, and is nil if
+// it was stopped. err says why it cannot be stopped, or is the error of Options.Gate.
 func (t *task) runOnce(ctx context.Context, stop func() time.Time) (exit, err error) {
 	c, exit := t.spawn()
 	if exit != nil {
@@ -136,7 +137,7 @@ func (t *task) runOnce(ctx context.Context, stop func() time.Time) (exit, err er
 	}
 }
 
-// spawn makes the process. When it returns an error, none runs.
+// spawn starts the process. After an error no process runs.
 func (t *task) spawn() (*child, error) {
 	for _, f := range t.Files {
 		mode := os.FileMode(f.Mode)
@@ -166,7 +167,7 @@ func (t *task) spawn() (*child, error) {
 	return c, nil
 }
 
-// end stops the process because it was asked to end.
+// end stops the process and records its end.
 func (t *task) end(c *child, deadline time.Time) error {
 	if err := c.stop(deadline); err != nil {
 		return fmt.Errorf("stop %s: %w", t.Name, err)
@@ -194,7 +195,8 @@ func (t *task) started(c *child) {
 	t.event(EventStarted, c.pid, "")
 }
 
-// becomeReady lets start what waited for this process.
+// becomeReady records that the process is ready. The first time, it starts the processes that
+// waited for it.
 func (t *task) becomeReady(c *child) {
 	t.enter(StateReady, c.pid)
 	t.event(EventReady, c.pid, "")

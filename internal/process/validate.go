@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validate returns every mistake in the plan.
+// validate returns all mistakes in the plan.
 func (p Plan) validate() error {
 	var errs field.ErrorList
 	if p.Parallelism < 0 {
@@ -118,8 +118,8 @@ func validateCommand(at *field.Path, command []string) field.ErrorList {
 	return nil
 }
 
-// cycle returns the names along the first cycle of dependencies, the first name again at its end; nil when there
-// is none.
+// cycle returns the names along the first cycle of dependencies, with the first name again at the
+// end; nil if there is no cycle.
 func (p Plan) cycle(byName map[string]Process) []string {
 	acyclic := make(map[string]bool, len(byName))
 	var path []string

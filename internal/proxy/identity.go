@@ -11,15 +11,17 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// Prefixes of names that mean something to Kubernetes itself, and to us.
+// Prefixes of names that Kubernetes or Orrery assigns.
 const (
 	systemPrefix = "system:"
 	ourPrefix    = "orrery:"
 )
 
-// impersonation is who a member is told that a caller of the hub is. People have one name everywhere. What Kubernetes itself
-// names is another thing in each cluster: the ServiceAccount of a name is not that of the member, and who administers the hub
-// is no member's own administrator. So they get names that no member gives, and that nobody can have on the hub.
+// impersonation returns the identity of a hub user in a member. People have the same name
+// everywhere. Names that Kubernetes assigns mean something else in each cluster: a ServiceAccount
+// of the hub is not that of the member, and an administrator of the hub is not one of the member.
+// Such users get names that no member assigns, and that nobody can have on the hub. Users that
+// cannot be translated are an error.
 func impersonation(u user.Info) (transport.ImpersonationConfig, error) {
 	as := transport.ImpersonationConfig{UserName: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra()}
 	namespace, name, err := serviceaccount.SplitUsername(u.GetName())

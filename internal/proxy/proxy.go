@@ -1,10 +1,9 @@
-// Package proxy passes requests through to the API servers of member clusters.
+// Package proxy forwards requests to the API servers of member clusters.
 //
-// The caller, as the hub has authenticated them, is impersonated in the member: the
-// member's own RBAC decides what they may do there. Whatever the client itself sends to
-// say who it is (Authorization, Impersonate-*, X-Remote-*) is dropped, since the member
-// would believe it. Bodies are streamed both ways, and upgrades (exec, attach and
-// port-forward, over SPDY or websocket) are passed through.
+// The proxy impersonates the user whom the hub authenticated, and the member's own RBAC authorizes
+// the request. Headers in which the client states an identity (Authorization, Impersonate-*,
+// X-Remote-*) are dropped, since the member would trust them. Bodies are streamed in both
+// directions, and upgrades (exec, attach and port-forward, over SPDY or WebSocket) are forwarded.
 package proxy
 
 import (
@@ -30,38 +29,39 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// retryAfter is the number of seconds after which a cluster may be asked again that did not
-// answer, and is not known to be unreachable.
+// retryAfter is the number of seconds after which a client may repeat a request to a cluster that
+// did not answer, but is not known to be unreachable.
 const retryAfter = 5
 
-// answerTimeout is how long a cluster that is not known to be away may take to begin an answer to a read that is no stream.
+// answerTimeout is how long a cluster that counts as reachable may take to start its answer to a
+// read that is not a stream.
 const answerTimeout = 15 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer within %s", answerTimeout)
 
-// Member is what the proxy needs of a member cluster.
+// Member is the part of a member cluster that the proxy uses.
 type Member interface {
-	// Cluster is the cluster's object as last seen.
+	// Cluster returns the last known Cluster object.
 	Cluster() *clusterv1alpha1.Cluster
-	// Passage is how requests get to it, with credentials that may impersonate users.
+	// Passage returns the transports to the member, with credentials that may impersonate users.
 	Passage() *member.Passage
-	// Reachable is false once the cluster has not answered for a while.
+	// Reachable is false if the cluster has not answered for a while.
 	Reachable() bool
 }
 
-// Proxy passes requests on to members.
+// Proxy forwards requests to members.
 type Proxy struct {
 	find     func(name string) (Member, bool)
 	patience time.Duration
 }
 
-// New returns a proxy to the members that find knows.
+// New returns a proxy to the members that find returns.
 func New(find func(name string) (Member, bool)) *Proxy {
 	return &Proxy{find: find, patience: answerTimeout}
 }
 
-// Serve passes a request on to path, which is escaped, in the API server of a cluster. The
-// request's context must hold the user.
+// Serve forwards a request to a path of the API server of a cluster. The path is escaped. The
+// request's context must hold the user. A returned error means that no answer was written.
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path string) error {
 	caller, ok := request.UserFrom(r.Context())
 	if !ok {
@@ -111,14 +111,14 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 		},
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			pr.Out.URL.Path, pr.Out.URL.RawPath = plain, path
-			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // as the client wrote it
+			pr.Out.URL.RawQuery = pr.In.URL.RawQuery // unchanged
 			pr.SetURL(passage.Base)
 			dropIdentity(pr.Out.Header)
 			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 			pr.SetXForwarded()
 		},
 		Transport:     transport.NewImpersonatingRoundTripper(as, through),
-		FlushInterval: -1, // watches and logs
+		FlushInterval: -1, // flush at once, for watches and logs
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) {
 				err = cause
@@ -137,8 +137,8 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 	return nil
 }
 
-// HasDots is true for a path with a segment . or .., however often it is escaped: behind a front end that cleans paths and
-// serves many clusters it would lead to another one.
+// HasDots reports whether a path has a segment . or .., escaped any number of times. Behind a front
+// end that cleans paths and serves several clusters, such a path could lead to another cluster.
 func HasDots(path string) bool {
 	for {
 		for _, segment := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }) {
@@ -156,8 +156,8 @@ func HasDots(path string) bool {
 
 var errLedAway = errors.New("it answers with a redirect that leads out of the cluster, which is refused")
 
-// redirect has a redirect of the cluster lead through the proxy, at mount. One to somewhere else is an error: clients would
-// follow it with their own credentials.
+// redirect rewrites a redirect of the cluster so that it leads through the proxy, at mount. A
+// redirect to another server is an error: clients would follow it with their own credentials.
 func redirect(resp *http.Response, base *url.URL, mount string) error {
 	location := resp.Header.Get("Location")
 	if location == "" || resp.StatusCode/100 != 3 {
@@ -182,8 +182,9 @@ func redirect(resp *http.Response, base *url.URL, mount string) error {
 	return nil
 }
 
-// isQuick is true for a read to which an API server begins its answer soon: no watch, no log that is followed, nothing that
-// goes on to a pod or a node, no upgrade. Writes may wait for webhooks, and whether they happened must not be guessed.
+// isQuick reports whether an API server starts its answer to the request soon: a read that is not a
+// watch, a followed log, a request to a pod or node, or an upgrade. Writes may wait for webhooks,
+// and their outcome must not be guessed.
 func isQuick(r *http.Request, path string) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" {
 		return false
@@ -194,7 +195,7 @@ func isQuick(r *http.Request, path string) bool {
 		!strings.Contains(path, "/watch/") && !strings.Contains(path+"/", "/proxy/")
 }
 
-// dropIdentity removes everything by which a client could tell the member who it is.
+// dropIdentity removes all headers in which a client could state an identity.
 func dropIdentity(h http.Header) {
 	h.Del("Authorization")
 	for name := range h {

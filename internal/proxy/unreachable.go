@@ -15,18 +15,19 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// unreachable returns the error for a request to a cluster that is known to be unreachable: since when, and why.
+// unreachable returns the error for a request to a cluster that is known to be unreachable: since
+// when, and why.
 //
-// The answer has no Retry-After header: client-go repeats a request up to ten times when there is one, and kubectl would take a
-// minute to print the error. Clients that read discovery ignore the message of an error, so that the message of these answers is
-// a warning, too, which clients print.
+// The answer has no Retry-After header. With that header client-go repeats a request up to ten
+// times, and kubectl would print the error only after a minute. Clients that read discovery ignore
+// the message of an error. So such answers have the message as a warning, too, which clients print.
 func unreachable(w http.ResponseWriter, cluster *clusterv1alpha1.Cluster, path string) error {
 	message := fmt.Sprintf("cluster %q is unreachable", cluster.Name)
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, clusterv1alpha1.ConditionReachable); c != nil && c.Status != metav1.ConditionTrue {
 		message += fmt.Sprintf(" since %s: %s", c.LastTransitionTime.UTC().Format(time.RFC3339), c.Message)
 	}
 	if isDiscovery(path) {
-		// A message that cannot be a warning is in the body all the same.
+		// A message that is no valid warning is still in the body.
 		if warning, err := utilnet.NewWarningHeader(299, "-", strings.Join(strings.Fields(message), " ")); err == nil {
 			w.Header().Add("Warning", warning)
 		}
@@ -39,7 +40,7 @@ func unreachable(w http.ResponseWriter, cluster *clusterv1alpha1.Cluster, path s
 	return err
 }
 
-// isDiscovery reports whether a path is one of those at which a server says what it serves: clients read them as bytes and
+// isDiscovery reports whether a path is one of discovery. Clients read such answers as bytes, and
 // replace the message of an error.
 func isDiscovery(path string) bool {
 	segments := strings.Split(strings.Trim(path, "/"), "/")

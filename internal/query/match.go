@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// Object is what terms are about.
+// Object is the input of Matches.
 type Object struct {
 	Cluster, Group, Resource, Kind, Namespace, Name string
 
@@ -23,7 +23,8 @@ type Object struct {
 	Body    []byte // JSON
 }
 
-// details are what terms ask of a body. Lists that are none, and other values than are expected, are as if they were not there.
+// details is the part of an object's JSON that terms use. Fields of an unexpected type count as
+// missing.
 type details struct {
 	Metadata struct {
 		Annotations       map[string]words.Text `json:"annotations"`
@@ -53,14 +54,16 @@ type container struct {
 	RestartCount int64 `json:"restartCount"`
 }
 
-// Matches says whether all terms hold for an object now. An object that does not have what a term asks for, such as a Service a phase,
-// does not match, negated or not; labels are as in selectors.
+// Matches reports whether all terms hold for an object now. An object without the requested field,
+// such as a Service without a phase, does not match, even if the term is negated. Labels behave as
+// in selectors.
 func (q Query) Matches(o Object, now time.Time) bool {
 	var d *details
 	body := func() *details {
 		if d == nil {
 			d = &details{}
-			_ = json.UnmarshalCaseSensitivePreserveInts(pick(o.Body, q.fields()), d) // what can be read is there
+			// Fields of an unexpected type stay empty.
+			_ = json.UnmarshalCaseSensitivePreserveInts(pick(o.Body, q.fields()), d)
 		}
 		return d
 	}
@@ -76,13 +79,13 @@ func (q Query) Matches(o Object, now time.Time) bool {
 	return true
 }
 
-// holds says whether a term holds, without its Not, and whether the object has what it asks for.
+// holds reports whether a term holds, ignoring Not. known is false if the object lacks the field.
 func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	one := func(text string) bool {
 		return slices.ContainsFunc(t.Values, func(v Value) bool { return v.Matches(text) })
 	}
 	switch t.Key {
-	case Age, Created: // were looked at
+	case Age, Created: // checked in Matches
 		return !t.Not, true
 	case Word:
 		v := t.Values[0]
@@ -139,7 +142,7 @@ func (t Term) holds(o Object, body func() *details) (holds, known bool) {
 	}
 }
 
-// is says whether an object is ready or terminating.
+// is reports whether an object is ready or terminating, as the term asks.
 func (t Term) is(d *details) (holds, known bool) {
 	for _, v := range t.Values {
 		switch v.Text {
@@ -153,7 +156,8 @@ func (t Term) is(d *details) (holds, known bool) {
 	return holds, known
 }
 
-// IsKind says whether a term's value is a kind of a group by one of its names. Case does not matter.
+// IsKind reports whether a value of the term is a kind with the group and one of the names. Case
+// does not matter.
 func (t Term) IsKind(group string, names []string) bool {
 	group = strings.ToLower(group)
 	return slices.ContainsFunc(t.Values, func(v Value) bool {
@@ -171,7 +175,8 @@ func (t Term) IsKind(group string, names []string) bool {
 	})
 }
 
-// isImage: without a star a part of the image is enough that has whole words.
+// isImage reports whether an image matches a value. A value without a star matches whole words
+// within the image.
 func (t Term) isImage(image string) bool {
 	text := words.Source{Name: image}.Text()
 	phrases := t.phrases
@@ -211,7 +216,7 @@ func (t Term) compare(n int64) bool {
 	}
 }
 
-// text is where the words of an object are.
+// text returns the searchable text of an object.
 func (d *details) text(o Object) string {
 	return words.Of(o.Group, o.Resource, o.Name, o.Labels, d.Metadata.Annotations, graph.ImagesOf(o.Body), d.Reason, cmp.Or(d.Message, d.Note)).Text()
 }
@@ -233,7 +238,8 @@ func (d *details) has(what string, o Object) bool {
 	}
 }
 
-// Values are what an object has of a key: its phase, its node or its images, once each; one that is empty if it has none.
+// Values returns an object's values for a key: its phase, its node, or its images, sorted and each
+// once. Without a value it returns one empty text.
 func (o Object) Values(key string) []string {
 	var d details
 	_ = json.UnmarshalCaseSensitivePreserveInts(o.Body, &d) // what can be read is there

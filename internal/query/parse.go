@@ -14,7 +14,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// ErrSyntax says that a query is not understood.
+// ErrSyntax means that a query is invalid.
 var ErrSyntax = errors.New("the query is not understood")
 
 // Limits of a query.
@@ -24,7 +24,7 @@ const (
 	mostValues = 100
 )
 
-// Parse reads a query. The error says what is not understood, and what to write instead.
+// Parse parses a query. The error says what is invalid, and what to write instead.
 func Parse(text string) (Query, error) {
 	switch {
 	case len(text) > mostBytes:
@@ -52,20 +52,20 @@ func wrong(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrSyntax, fmt.Sprintf(format, args...))
 }
 
-// parser reads terms from what is left.
+// parser parses terms from the rest of the query.
 type parser struct{ rest string }
 
 func (p *parser) skip() { p.rest = strings.TrimLeftFunc(p.rest, unicode.IsSpace) }
 
-// special says whether a value with a character must be quoted.
+// special reports whether a value with the character must be quoted.
 func special(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(`,"\*`, r) }
 
-// ofKey says whether a character may be in a key, of a term or of a label.
+// ofKey reports whether the character may be in a key, of a term or of a label.
 func ofKey(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./", r)
 }
 
-// operators in the order in which they are looked for.
+// operators in the order in which they are tried.
 var operators = []string{"!=", "<=", ">=", ":", "=", "<", ">"}
 
 func (p *parser) term() (Term, error) {
@@ -121,7 +121,7 @@ func (p *parser) term() (Term, error) {
 	return t.check()
 }
 
-// word reads a term without a key.
+// word parses a term without a key.
 func (p *parser) word(t Term) (Term, error) {
 	end := strings.IndexFunc(p.rest, func(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == ',' })
 	if end < 0 {
@@ -139,7 +139,7 @@ func (p *parser) word(t Term) (Term, error) {
 	return t, p.ended()
 }
 
-// ended wants a blank, or the end.
+// ended returns an error unless a space or the end follows.
 func (p *parser) ended() error {
 	if p.rest != "" && !unicode.IsSpace(first(p.rest)) {
 		return wrong("a blank is missing before %q", p.rest)
@@ -152,7 +152,7 @@ func first(s string) rune {
 	return r
 }
 
-// labelled reads what is after label:.
+// labelled parses the rest after label:.
 func (p *parser) labelled(t Term) (Term, error) {
 	end := strings.IndexFunc(p.rest, func(r rune) bool { return !ofKey(r) })
 	if end < 0 {
@@ -181,14 +181,14 @@ func (p *parser) label(t Term, key, op string) (Term, error) {
 	if op == "!=" {
 		t.Not = !t.Not
 	}
-	if p.rest == "" || unicode.IsSpace(first(p.rest)) { // as in selectors
+	if p.rest == "" || unicode.IsSpace(first(p.rest)) { // an empty value, as in selectors
 		t.Values = []Value{{}}
 		return t, nil
 	}
 	return t, p.values(&t)
 }
 
-// values reads the values of a term, of which there is at least one.
+// values parses the values of a term; at least one is required.
 func (p *parser) values(t *Term) error {
 	for {
 		v, err := p.value()
@@ -204,7 +204,7 @@ func (p *parser) values(t *Term) error {
 	}
 }
 
-// value reads one value, quoted or not.
+// value parses one value, quoted or not.
 func (p *parser) value() (Value, error) {
 	if rest, ok := strings.CutPrefix(p.rest, `"`); ok {
 		var text strings.Builder
@@ -235,7 +235,7 @@ func (p *parser) value() (Value, error) {
 	return Value{text, strings.Contains(text, "*")}, nil
 }
 
-// canonical is the name of a key; "": there is none.
+// canonical returns the full name of a key; "" if there is no such key.
 func canonical(key string) string {
 	key = strings.ToLower(key)
 	if key == "ns" {
@@ -255,7 +255,7 @@ func names() []string {
 	return out
 }
 
-// nearest is what may be meant; "": nothing is near.
+// nearest returns a suggestion for a mistyped key; "" if no key is similar.
 func nearest(key string) string {
 	const typos = 2
 	best, meant := typos+1, ""
@@ -270,7 +270,7 @@ func nearest(key string) string {
 	return fmt.Sprintf(" (did you mean %s?)", meant)
 }
 
-// distance is how many characters must be added, removed or replaced.
+// distance returns the number of characters to add, remove or replace (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -291,7 +291,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// check says whether the operator and the values are of the key, and reads the values.
+// check verifies that the operator and the values suit the key, and parses the values.
 func (t Term) check() (Term, error) {
 	compares := t.Key == Age || t.Key == Created || t.Key == Restarts || t.Key == Replicas
 	switch {
@@ -339,7 +339,7 @@ func (t Term) check() (Term, error) {
 	return t, nil
 }
 
-// used writes what is referred to as indexes have it.
+// used replaces the values by their index entries, see graph.Term.
 func (t Term) used() (Term, error) {
 	values := slices.Clone(t.Values)
 	for i, v := range values {
@@ -360,7 +360,7 @@ func (t Term) used() (Term, error) {
 	return t, nil
 }
 
-// phrased reads the phrases of a text, or of those images that are not patterns.
+// phrased parses the phrases of a text, or of images without a pattern.
 func (t Term) phrased() (Term, error) {
 	for _, v := range t.Values {
 		text, star := v.Text, false
@@ -381,7 +381,7 @@ func (t Term) phrased() (Term, error) {
 	return t, nil
 }
 
-// duration reads 90s, 15m, 1h30m, 7d, 2w and 1y.
+// duration parses times such as 90s, 15m, 1h30m, 7d, 2w and 1y.
 func duration(text string) (sum time.Duration, err error) {
 	bad := fmt.Errorf("%q is not a time such as 90s, 15m, 1h30m, 7d, 2w or 1y", text)
 	if text == "" {
@@ -407,7 +407,7 @@ func duration(text string) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// moment reads a day or a time, in UTC unless it says another zone.
+// moment parses a day or a time, in UTC unless it has a zone.
 func moment(text string) (time.Time, error) {
 	for _, layout := range []string{time.DateOnly, "2006-01-02T15:04Z07:00", "2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339} {
 		if t, err := time.Parse(layout, text); err == nil {

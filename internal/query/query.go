@@ -1,12 +1,15 @@
-// Package query is the language in which people ask for objects of the fleet: 'kind:Pod phase:Pending cluster:eu-* age<1h nginx'.
+// Package query is the language for searching objects of the fleet: 'kind:Pod phase:Pending
+// cluster:eu-* age<1h nginx'.
 //
-// A query is terms, all of which must hold. A term is a word, which is a part of the name, or a key with a value:
+// A query is a list of terms, and all must hold. A term is a word, which matches a part of the
+// name, or a key with a value:
 //
-//	kind:Pod  ns:shop  cluster:eu-*  name:web-*  phase:Pending,Failed  image:nginx  node:n1  owner:Deployment/web
-//	text:"back-off restarting"  app=web  app!=web  label:app  age<1h  created>2026-11-20  restarts>3  replicas:0  has:owner  is:ready
+//	kind:Pod  ns:shop  cluster:eu-*  name:web-*  phase:Pending,Failed  image:nginx  node:n1
+//	owner:Deployment/web  text:"back-off restarting"  app=web  app!=web  label:app  age<1h
+//	created>2026-11-20  restarts>3  replicas:0  has:owner  is:ready
 //
-// A minus before a term negates it, commas separate values of which one must be, * stands for anything, and quotes take everything
-// in them as it is. What is not understood is an error.
+// A minus before a term negates it. Commas separate alternative values. * matches any text, and
+// quotes take all characters literally. An invalid query is an error.
 package query
 
 import (
@@ -39,7 +42,7 @@ const (
 	Uses      = "uses"
 )
 
-// keys are what is known, with what each means.
+// keys has all keys with their meaning.
 var keys = []struct{ name, means string }{
 	{Kind, "the kind, by its name, plural, short name or GROUP/KIND"},
 	{Cluster, "the cluster"},
@@ -60,7 +63,7 @@ var keys = []struct{ name, means string }{
 	{Uses, "what it refers to, as KIND/NAME: secret, configmap, persistentvolumeclaim, storageclass, service, …"},
 }
 
-// Keys are the keys of terms, each with what it means.
+// Keys returns the keys of terms, each with its meaning.
 func Keys() map[string]string {
 	out := make(map[string]string, len(keys))
 	for _, k := range keys {
@@ -69,13 +72,13 @@ func Keys() map[string]string {
 	return out
 }
 
-// Values of the keys that have only these.
+// Values of the keys with a fixed set of values.
 var (
 	hasValues = []string{"annotation", "finalizer", "image", "label", "node", "owner"}
 	isValues  = []string{"ready", "terminating"}
 )
 
-// ValuesOf are the values of a key that has only these; nil: it has any.
+// ValuesOf returns the values of a key with a fixed set; nil: any value is allowed.
 func ValuesOf(key string) []string {
 	switch key {
 	case Has:
@@ -87,7 +90,7 @@ func ValuesOf(key string) []string {
 	}
 }
 
-// Op is how a term compares.
+// Op is the comparison of a term.
 type Op string
 
 // Operators. Equal is written as a colon.
@@ -99,13 +102,13 @@ const (
 	AtLeast Op = ">="
 )
 
-// Value is text or, with Glob, a pattern in which each * stands for anything.
+// Value is a text or, with Glob, a pattern in which each * matches any text.
 type Value struct {
 	Text string
 	Glob bool
 }
 
-// Pieces are the texts between the stars: of a text one, of a pattern at least two.
+// Pieces returns the texts between the stars: one for a text, at least two for a pattern.
 func (v Value) Pieces() []string {
 	if !v.Glob {
 		return []string{v.Text}
@@ -113,7 +116,7 @@ func (v Value) Pieces() []string {
 	return strings.Split(v.Text, "*")
 }
 
-// Matches says whether a text is the value.
+// Matches reports whether the text matches the value.
 func (v Value) Matches(text string) bool { return matches(v.Pieces(), text) }
 
 func matches(pieces []string, text string) bool {
@@ -132,28 +135,28 @@ func matches(pieces []string, text string) bool {
 	return strings.HasSuffix(rest, last)
 }
 
-// Term is one requirement.
+// Term is one condition.
 type Term struct {
 	Not    bool
 	Key    string
-	Label  string // of a term whose key is Label: the label's
+	Label  string // if Key is Label: the key of the label
 	Op     Op
-	Values []Value // one of which must hold; of a label none: it is there, whatever its value
+	Values []Value // alternatives; none for a label means: any value
 
-	number int64         // of restarts and replicas
-	age    time.Duration // of age
-	moment time.Time     // of created
+	number int64         // for restarts and replicas
+	age    time.Duration // for age
+	moment time.Time     // for created
 
-	phrases []words.Phrase // of text, and of images that are not patterns
+	phrases []words.Phrase // for text, and for images without a pattern
 }
 
-// Phrases are the values of a term whose key is Text, and those of Image that are not patterns.
+// Phrases returns the parsed values of a term with the key Text, or Image without a pattern.
 func (t Term) Phrases() []words.Phrase { return slices.Clone(t.phrases) }
 
-// Query is terms, all of which must hold.
+// Query is a list of terms, and all must hold.
 type Query struct{ Terms []Term }
 
-// String is the query as Parse reads it.
+// String returns the query in the syntax of Parse.
 func (q Query) String() string {
 	parts := make([]string, len(q.Terms))
 	for i, t := range q.Terms {
@@ -162,7 +165,7 @@ func (q Query) String() string {
 	return strings.Join(parts, " ")
 }
 
-// String is the term as Parse reads it.
+// String returns the term in the syntax of Parse.
 func (t Term) String() string {
 	var out strings.Builder
 	if t.Not {
@@ -213,7 +216,7 @@ func (v Value) quote(out *strings.Builder) {
 	out.WriteByte('"')
 }
 
-// Of returns the terms of a key.
+// Of returns the terms with a key.
 func (q Query) Of(key string) (out []Term) {
 	for _, t := range q.Terms {
 		if t.Key == key {
@@ -223,12 +226,13 @@ func (q Query) Of(key string) (out []Term) {
 	return out
 }
 
-// Without returns the query without the terms of a key.
+// Without returns the query without the terms with a key.
 func (q Query) Without(key string) Query {
 	return Query{slices.DeleteFunc(slices.Clone(q.Terms), func(t Term) bool { return t.Key == key })}
 }
 
-// Between is when an object must have been created for the terms of age and creation to hold, to the second: from and before; zero: whenever.
+// Between returns the range of creation times for which the terms age and created hold, in seconds:
+// from (inclusive) and before (exclusive); zero: no limit.
 func (q Query) Between(now time.Time) (from, before time.Time) {
 	for _, t := range q.Terms {
 		var at time.Time
@@ -236,7 +240,7 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 		switch t.Key {
 		case Created:
 			at = t.moment
-		case Age: // who is younger was created later
+		case Age: // a smaller age is a later creation
 			at = now.Add(-t.age)
 			op = map[Op]Op{Less: Greater, AtMost: AtLeast, Greater: Less, AtLeast: AtMost}[op]
 		default:
@@ -245,7 +249,8 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 		if t.Not {
 			op = map[Op]Op{Less: AtLeast, AtMost: Greater, Greater: AtMost, AtLeast: Less}[op]
 		}
-		// Creation is known to the second: what compares with a moment within one compares with the seconds around it.
+		// Creation times have a precision of a second. A comparison with a moment within a second
+		// uses the seconds around it.
 		second := at.Truncate(time.Second)
 		up := second
 		if at.After(second) {
@@ -261,7 +266,7 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 			b = up
 		case AtMost:
 			b = second.Add(time.Second)
-		case Equal: // not of these keys
+		case Equal: // not allowed for these keys
 		}
 		if !f.IsZero() && (from.IsZero() || f.After(from)) {
 			from = f
@@ -273,7 +278,7 @@ func (q Query) Between(now time.Time) (from, before time.Time) {
 	return from, before
 }
 
-// Means says in words what a term wants.
+// Means returns the meaning of a term in words.
 func (t Term) Means() string {
 	values := make([]string, len(t.Values))
 	for i, v := range t.Values {

@@ -6,13 +6,15 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// NewOrdered returns a work queue for a controller that hands out the key of the highest priority first, and of several the one
-// that came first. priority is asked when a key is added, and again each time while it waits, and taken is told of each key that is
-// handed out, in that order. Neither may block, nor use the queue, which is locked.
+// NewOrdered returns a work queue for a controller that returns the key with the highest priority
+// first, and keys of equal priority in order of arrival. priority is called when a key is added,
+// and again each time it is added while it waits. taken is called with each dequeued key, in that
+// order. Neither may block or use the queue, which is locked during the calls.
 func NewOrdered[K comparable](
 	name string, limiter workqueue.TypedRateLimiter[K], priority func(K) int32, taken func(K),
 ) workqueue.TypedRateLimitingInterface[K] {
-	// controller-runtime has a queue with priorities, too, whose shutdown can deadlock: see reconciler.Options.
+	// controller-runtime also has a queue with priorities. Its shutdown can deadlock: see
+	// reconciler.Options.
 	keys := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[K]{
 		Name: name, Queue: &ordered[K]{priority: priority, taken: taken, waiting: map[K]*waiting[K]{}},
 	})
@@ -21,7 +23,7 @@ func NewOrdered[K comparable](
 	})
 }
 
-// ordered is what waits in a work queue, which locks it.
+// ordered is the waiting part of a work queue, which locks it.
 type ordered[K comparable] struct {
 	priority func(K) int32
 	taken    func(K)
@@ -30,12 +32,12 @@ type ordered[K comparable] struct {
 	arrived  uint64
 }
 
-// waiting is one key that waits.
+// waiting is a key in the queue.
 type waiting[K comparable] struct {
 	key      K
 	priority int32
 	arrived  uint64
-	at       int // its place in the heap
+	at       int // index in the heap
 }
 
 // Len implements workqueue.Queue.
@@ -49,7 +51,7 @@ func (q *ordered[K]) Push(key K) {
 	heap.Push(&q.next, w)
 }
 
-// Touch implements workqueue.Queue: a key that waits was added again.
+// Touch implements workqueue.Queue. It is called when a waiting key is added again.
 func (q *ordered[K]) Touch(key K) {
 	if w := q.waiting[key]; w != nil {
 		if p := q.priority(key); p != w.priority {
@@ -67,7 +69,7 @@ func (q *ordered[K]) Pop() K {
 	return w.key
 }
 
-// order is a heap of what waits.
+// order is a heap of waiting keys.
 type order[K comparable] []*waiting[K]
 
 // Len implements heap.Interface.

@@ -1,6 +1,6 @@
-// Package queue works off keys: each one at a time, several at once, and again when the work
-// says so. It is the one worker loop of the rooms that are not controllers of one kind. It also
-// has the queue for a controller that works on what is most urgent first.
+// Package queue runs work for keys: one call at a time for each key, several keys at once, with
+// retries. It is the common worker loop of packages that are not controllers of one kind.
+// NewOrdered returns a queue for a controller that works by priority.
 package queue
 
 import (
@@ -11,18 +11,19 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Next says when to work on a key again, unless it is added before.
+// Next says when to work on a key again, if it is not added earlier.
 type Next struct {
-	// After is the time until then; 0: not before it is added.
+	// After is the delay; 0: not before the key is added.
 	After time.Duration
-	// Backoff works on it again after a time that grows with each backoff in a row.
+	// Backoff repeats the work after a delay that grows with each backoff in a row. It takes
+	// precedence over After.
 	Backoff bool
 }
 
-// Work does what there is to do for a key. It logs its own failures.
+// Work does the work for a key. It logs its own failures.
 type Work[K comparable] func(ctx context.Context, key K) Next
 
-// Queue holds keys until they are worked on.
+// Queue holds keys until they are worked on. It is safe for concurrent use.
 type Queue[K comparable] struct {
 	keys    workqueue.TypedDelayingInterface[K]
 	limiter workqueue.TypedRateLimiter[K]
@@ -30,8 +31,8 @@ type Queue[K comparable] struct {
 	work    Work[K]
 }
 
-// New returns a queue that works on as many keys at once as there are workers. Backoff starts
-// at first and ends at last.
+// New returns a queue that works on at most workers keys at once. The delay of a backoff grows from
+// first to last.
 func New[K comparable](workers int, first, last time.Duration, work Work[K]) *Queue[K] {
 	return &Queue[K]{
 		keys:    workqueue.NewTypedDelayingQueue[K](),
@@ -40,24 +41,25 @@ func New[K comparable](workers int, first, last time.Duration, work Work[K]) *Qu
 	}
 }
 
-// Add has a key worked on. One that is waiting already is worked on once; one that is being
-// worked on is worked on again.
+// Add queues a key. A key that already waits is worked on once. A key that is being worked on is
+// worked on again.
 func (q *Queue[K]) Add(key K) { q.keys.Add(key) }
 
-// AddAfter has a key worked on after a time.
+// AddAfter queues a key after a delay.
 func (q *Queue[K]) AddAfter(key K, after time.Duration) { q.keys.AddAfter(key, after) }
 
-// Retries is how many backoffs in a row a key has had.
+// Retries returns the number of backoffs in a row of a key.
 func (q *Queue[K]) Retries(key K) int { return q.limiter.NumRequeues(key) }
 
-// Close ends the queue. What is being worked on is finished; nothing else is.
+// Close ends the queue: keys that are added later, and delayed ones, are dropped. Run still works
+// on the keys that wait already, unless its ctx has ended.
 func (q *Queue[K]) Close() { q.keys.ShutDown() }
 
-// Run works until ctx ends or the queue is closed, and returns when nothing is being worked on.
+// Run works until ctx ends or the queue is closed, and returns when no work is in progress.
 func (q *Queue[K]) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, q.keys.ShutDown)()
-	// A goroutine for each key that is being worked on, rather than idle workers: there may be
-	// thousands of queues, and few are busy.
+	// There is a goroutine for each key in progress, and no idle workers: there may be thousands of
+	// queues, and few are busy.
 	slots := make(chan struct{}, q.workers)
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -4,18 +4,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxPending bounds the memory of the decisions that wait. One that names 1,000 clusters takes about 16 kB.
+// maxPending bounds the memory of waiting decisions. A decision that names 1,000 clusters takes
+// about 16 kB.
 const maxPending = 64 << 20
 
-// batch is what is written in one transaction: first what is forgotten, then what is new.
+// batch is the content of one transaction: deletions first, then additions.
 type batch struct {
-	bindings  map[types.UID]bool // to forget
-	clusters  map[string]bool    // to forget
+	bindings  map[types.UID]bool // to delete
+	clusters  map[string]bool    // to delete
 	results   map[types.UID]map[string]Result
 	decisions []Decision
-	size      int               // of the decisions
-	last      map[types.UID]int // the last decision on a template, counted from the first ever in this batch
-	dropped   int               // decisions that were taken out again at the front
+	size      int               // of the decisions, in bytes
+	last      map[types.UID]int // index by template, counted from the batch's first decision
+	dropped   int               // decisions that were removed at the front
 	done      chan struct{}     // closed when it was written or given up
 }
 
@@ -30,7 +31,7 @@ func (b *batch) empty() bool {
 	return len(b.bindings)+len(b.clusters)+len(b.results)+len(b.decisions) == 0
 }
 
-// decided adds a canonical decision, at the price of the oldest ones if there is too much.
+// decided adds a canonical decision. Beyond limit bytes it drops the oldest decisions.
 func (b *batch) decided(d Decision, limit int) {
 	if i, ok := b.last[d.Template.UID]; ok && i >= b.dropped && unchanged(b.decisions[i-b.dropped], d) {
 		decisions.WithLabelValues(repeated).Inc()
@@ -52,7 +53,7 @@ func (b *batch) decided(d Decision, limit int) {
 	}
 }
 
-// memory is about what a decision takes.
+// memory estimates the memory of a decision, in bytes.
 func memory(d Decision) int {
 	n := 512 + len(d.Message) + 32*(len(d.Targets)+len(d.Evictions)) + 64*(len(d.Lost)+len(d.Overrides))
 	for _, v := range d.Verdicts {
@@ -84,7 +85,7 @@ func (b *batch) forgetCluster(cluster string) {
 	b.clusters[cluster] = true
 }
 
-// count is how many decisions and results are in it.
+// count returns the number of decisions and results in the batch.
 func (b *batch) count() (decisions, results int) {
 	for _, of := range b.results {
 		results += len(of)

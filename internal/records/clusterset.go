@@ -33,7 +33,7 @@ func (s clusterSet) count() (n int) {
 	return n
 }
 
-// union returns what is in either set.
+// union returns the numbers in either set.
 func union(a, b clusterSet) clusterSet {
 	out := make(clusterSet, max(len(a), len(b)))
 	copy(out, a)
@@ -43,7 +43,7 @@ func union(a, b clusterSet) clusterSet {
 	return out
 }
 
-// without returns what is in the first set only.
+// without returns the numbers that are only in the first set.
 func without(a, b clusterSet) clusterSet {
 	out := make(clusterSet, len(a))
 	for i, w := range a {
@@ -55,7 +55,8 @@ func without(a, b clusterSet) clusterSet {
 	return out
 }
 
-// ranks returns for each number in the set how many smaller ones the other set has. All of them must be in the other.
+// ranks replaces each number in s by the count of smaller numbers in other. All numbers of s must
+// be in other.
 func (s clusterSet) ranks(other clusterSet) (out clusterSet) {
 	rank := 0
 	for i, w := range other {
@@ -69,7 +70,7 @@ func (s clusterSet) ranks(other clusterSet) (out clusterSet) {
 	return out
 }
 
-// at undoes ranks; ranks beyond the other set are dropped.
+// at reverses ranks. Ranks beyond the other set are dropped.
 func (s clusterSet) at(other clusterSet) (out clusterSet) {
 	all := other.ids()
 	for _, rank := range s.ids() {
@@ -84,12 +85,13 @@ func (s clusterSet) at(other clusterSet) (out clusterSet) {
 const (
 	asRuns   = 0
 	asBitmap = 1
-	asRanks  = 2 // added to them: what is encoded is the set's ranks in another set
+	asRanks  = 2 // flag: the encoded set has the ranks in another set
 )
 
-// appendSet encodes a set in the shortest of four ways: as runs or bitmap, of its numbers or of their ranks in another
-// set that the reader knows. The clusters that the filters before have left are such a set: each filter needs only a
-// bit for each of them, and the last one often rejects them all.
+// appendSet appends the shortest of four encodings: runs or a bitmap, of the numbers or of their
+// ranks in another set that the reader knows. An example of the other set are the clusters that
+// earlier filters have left. Each filter then needs only a bit for each of them, and the last one
+// often rejects them all.
 func appendSet(b []byte, s, other clusterSet) []byte {
 	shortest := encodeSet(s)
 	if without(s, other).count() == 0 {
@@ -110,7 +112,8 @@ func encodeSet(s clusterSet) []byte {
 	return runs
 }
 
-// appendRuns encodes the gap before each run of successive numbers, and its length if that is more than one.
+// appendRuns encodes the gap before each run of successive numbers, and the length of the run if
+// that is more than one.
 func appendRuns(b []byte, ids []int) []byte {
 	type run struct{ gap, length uint64 }
 	var runs []run
@@ -148,10 +151,10 @@ func appendBitmap(b []byte, ids []int) []byte {
 	return append(b, bitmap...)
 }
 
-// maxCluster bounds the numbers of clusters that a damaged set can name.
+// maxCluster bounds the numbers of clusters in a damaged set.
 const maxCluster = 1 << 24
 
-// set reads what appendSet wrote.
+// set decodes a set that appendSet encoded with the same other set.
 func (d *decoder) set(other clusterSet) clusterSet {
 	form := d.byte()
 	var s clusterSet

@@ -17,10 +17,11 @@ import (
 // database is an open file. Its methods return errors of package sqlite.
 type database struct {
 	*sqlite.DB
-	known *known // of what was committed; the writer's alone
+	known *known // of committed data; only the writer uses it
 }
 
-// tables is asked of a file that was opened: one without them is not ours, whatever its version says.
+// tables checks that a file has the tables of this package. A file without them is foreign,
+// whatever its version says.
 const tables = `SELECT (SELECT count(*) FROM (SELECT ends FROM decision LIMIT 1)) + (SELECT count(*) FROM (SELECT used FROM word LIMIT 1))
 	+ (SELECT count(*) FROM (SELECT fields FROM result LIMIT 1)) + (SELECT count(*) FROM (SELECT content FROM revision LIMIT 1))
 	+ (SELECT count(*) FROM (SELECT name FROM cluster LIMIT 1))`
@@ -43,10 +44,10 @@ func openDatabase(ctx context.Context, path string, schema []string) (*database,
 	return &database{DB: db, known: newKnown()}, nil
 }
 
-// tally is what became of the decisions of a batch.
+// tally counts what became of the decisions of a batch.
 type tally struct{ stored, unchanged int }
 
-// write writes a batch, whole or not at all.
+// write writes a batch completely or not at all.
 func (db *database) write(ctx context.Context, b *batch) (t tally, err error) {
 	if b.empty() {
 		return tally{}, nil
@@ -63,7 +64,7 @@ func (db *database) write(ctx context.Context, b *batch) (t tally, err error) {
 		return err
 	})
 	if err != nil {
-		db.known = newKnown() // it may have what was rolled back
+		db.known = newKnown() // it may contain data that was rolled back
 		return tally{}, err
 	}
 	return t, nil
@@ -110,7 +111,8 @@ func (d *dictionary) writeResults(results map[types.UID]map[string]Result) error
 	return nil
 }
 
-// diskBytes is about what a decision takes on disk: its body, two keys, a time, an index, and what pages leave free.
+// diskBytes estimates the disk space of a decision: its body, two keys, a time, an index, and free
+// space in pages.
 func diskBytes(body []byte) int64 { return int64(len(body)+36) * 6 / 5 }
 
 func (d *dictionary) writeDecisions(ds []Decision) (t tally, err error) {
@@ -178,7 +180,8 @@ func (d *dictionary) scan(template types.UID, row interface{ Scan(dest ...any) e
 	return out, nil
 }
 
-// decisions returns the last decisions on a template, newest first.
+// decisions returns the last decisions on a template, newest first; all of them if limit is not
+// positive.
 func (db *database) decisions(ctx context.Context, template types.UID, limit int) (out []Decision, err error) {
 	err = db.View(ctx, func(tx *sql.Tx) error {
 		if limit <= 0 {
@@ -206,7 +209,8 @@ func (db *database) decisions(ctx context.Context, template types.UID, limit int
 const selectResults = `SELECT r.binding, r.cluster, c.name, r.cluster_uid, r.applied, r.reason, r.message, r.generation, r.template,
 	r.digest, r.fields, r.time FROM result r JOIN cluster c ON c.id = r.cluster `
 
-// results runs a query that begins with selectResults, and returns with the rows the number of the last one's cluster.
+// results runs a query that begins with selectResults. cluster is the number of the last row's
+// cluster.
 func (db *database) results(ctx context.Context, query string, args ...any) (out []Result, cluster int64, err error) {
 	err = db.View(ctx, func(tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, query, args...)
@@ -282,11 +286,11 @@ func (db *database) deleteRevisions(ctx context.Context, template types.UID, num
 	})
 }
 
-// chunk is how many decisions are deleted at a time; what is to be written waits for no more.
+// chunk is the number of decisions that are deleted at a time, while writes wait.
 const chunk = 1000
 
-// prune deletes some of the oldest decisions that are older than the given time, or beyond so many bytes of younger
-// ones. It says whether there may be more.
+// prune deletes up to chunk of the oldest decisions: those from before the given time, and those
+// beyond so many bytes of younger ones. more is true if there may be more to delete.
 func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (more bool, err error) {
 	err = db.Transact(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `DELETE FROM decision WHERE id IN (SELECT id FROM decision ORDER BY id LIMIT ?)
@@ -298,7 +302,8 @@ func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (m
 		if more = n == chunk; more || n == 0 || err != nil {
 			return err
 		}
-		// That was the last of them. A word is marked with a decision that is at most usedSlack before the last that names it.
+		// No more decisions are due. The mark of a word lags at most usedSlack decisions behind its
+		// last use.
 		_, err = tx.ExecContext(ctx, "DELETE FROM word WHERE used < coalesce((SELECT min(id) FROM decision), 9e18) - ?", usedSlack)
 		return err
 	})

@@ -9,13 +9,14 @@ import (
 	"orrery.dev/orrery/internal/sqlite"
 )
 
-// usedSlack is by how many decisions a word's mark of its last use may lag: a common word is not marked for every one.
+// usedSlack is the number of decisions by which a word's mark of last use may lag. So common words
+// are not marked for every decision.
 const usedSlack = 10_000
 
-// maxWords bounds the words that the writer remembers.
+// maxWords bounds the words that the writer caches.
 const maxWords = 50_000
 
-// known is what is remembered of the tables cluster and word.
+// known caches the tables cluster and word.
 type known struct {
 	clusterIDs   map[string]int
 	clusterNames map[int]string // nil: not read yet
@@ -32,18 +33,18 @@ func newKnown() *known {
 	return &known{clusterIDs: map[string]int{}, wordIDs: map[string]wordUse{}, wordTexts: map[uint64]string{}}
 }
 
-// dictionary reads and adds numbers of clusters and words in one transaction. What it adds is only known to be there
-// when the transaction was committed.
+// dictionary reads and adds numbers of clusters and words in one transaction. Its additions are
+// valid only after the commit.
 type dictionary struct {
 	*known
 	ctx context.Context //nolint:containedctx // lives as long as one transaction
 	tx  *sql.Tx
 
-	decision int64 // the one that names the words
-	added    int64 // bytes of the words that were added
+	decision int64 // the decision that uses the words
+	added    int64 // bytes of the added words
 }
 
-// names and ids are the two sides of a dictionary: both have methods cluster and word.
+// names translates numbers to texts, and ids texts to numbers.
 type (
 	names struct{ *dictionary }
 	ids   struct{ *dictionary }

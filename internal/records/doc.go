@@ -1,7 +1,9 @@
-// Package records keeps what is neither intent nor observation: the decisions that placement made, with what every
-// filter said; the results of what apply did in each cluster; and the revisions of workloads.
+// Package records stores what is neither intent nor observation: the decisions of placement, with
+// the verdicts of every filter; the results of apply in each cluster; and the revisions of
+// workloads.
 //
-// It is a database of its own, records.db. Whoever makes decisions and results never waits for it: they are taken into
-// memory and written in batches. Losing the file, or a part of what was to be written, makes results unknown and history
-// shorter; nothing else depends on it. A damaged file is set aside and a new one is begun.
+// The records are a separate database, records.db. Placement and apply never wait for it: decisions
+// and results go to memory and are written in batches. If the file or unwritten records are lost,
+// results are unknown and the history is shorter. Nothing else depends on the file. A damaged file
+// is set aside, and a new one is started.
 package records

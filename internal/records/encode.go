@@ -23,7 +23,8 @@ const format = 1
 
 var errBody = errors.New("the body of a decision cannot be read")
 
-// canonical returns a decision in the one order and precision in which it is kept, with slices of its own.
+// canonical returns a decision in the order and precision in which it is stored. The result shares
+// no slices with d.
 func canonical(d Decision) Decision {
 	d.Time = fromMilli(d.Time.UnixMilli())
 	d.Lost, d.Overrides = owned(d.Lost), owned(d.Overrides)
@@ -44,13 +45,13 @@ func canonical(d Decision) Decision {
 	return d
 }
 
-// owned returns a copy; nil if there is nothing in it.
+// owned returns a copy of a slice; nil if it is empty.
 func owned[E any](s []E) []E { return append([]E(nil), s...) }
 
 func fromMilli(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-// unchanged says whether two canonical decisions have the same outcome and verdicts. When they were made, and of which
-// versions of their inputs, is no part of that.
+// unchanged reports whether two canonical decisions have the same outcome and verdicts. Their times
+// and the versions of their inputs are ignored.
 func unchanged(a, b Decision) bool { return reflect.DeepEqual(outcome(a), outcome(b)) }
 
 func outcome(d Decision) Decision {
@@ -71,19 +72,20 @@ const (
 	flagReplicas
 )
 
-// numbers gives clusters and repeated texts small numbers.
+// numbers returns the numbers of clusters and repeated texts.
 type numbers interface {
 	cluster(name string) (int, error)
 	word(text string) (uint64, error)
 }
 
-// texts knows what the numbers stand for.
+// texts returns the texts of numbers.
 type texts interface {
 	cluster(id int) (string, error)
 	word(id uint64) (string, error)
 }
 
-// encode returns the body of a canonical decision: all of it but the template's UID and the time.
+// encode returns the body of a canonical decision: all fields except the template's UID and the
+// time.
 func encode(d Decision, n numbers) ([]byte, error) {
 	e := encoder{numbers: n}
 	e.body = append(e.body, format)
@@ -160,8 +162,8 @@ func (e *encoder) cluster(name string) int {
 	return id
 }
 
-// separator stands between the parts of a joined word. No name of Kubernetes has it, and what has it loses it: it must
-// not make a decision that cannot be read.
+// separator separates the parts of a joined word. Names in Kubernetes do not contain it. It is
+// removed from other texts, so that every decision can be decoded.
 const separator = "\x00"
 
 func joined(parts ...string) string {
@@ -204,7 +206,7 @@ func (e *encoder) targets(ts []Target) clusterSet {
 		if s.replicas == nil {
 			e.uint(0)
 		} else {
-			// One more than the zigzag of the value, for 0 stands for none.
+			// One more than the zigzag encoding of the value: 0 means none.
 			v := int64(*s.replicas)
 			e.uint(uint64(v<<1^v>>63) + 1) //nolint:gosec // zigzag
 		}
@@ -212,7 +214,7 @@ func (e *encoder) targets(ts []Target) clusterSet {
 	return set
 }
 
-// decode reads the body of a decision.
+// decode decodes the body of a decision.
 func decode(body []byte, t texts) (d Decision, err error) {
 	r := decoder{texts: t, rest: body}
 	if f := r.byte(); f != format {
@@ -269,7 +271,7 @@ func (d *decoder) byte() byte {
 	return b[0]
 }
 
-// take returns the next n bytes; none if there are fewer.
+// take returns the next n bytes; nil, with an error in err, if there are fewer.
 func (d *decoder) take(n uint64) []byte {
 	if n > uint64(len(d.rest)) {
 		d.fail()
@@ -309,7 +311,8 @@ func (d *decoder) int32() *int32 {
 	return new(int32(v))
 }
 
-// count reads how many of something follow; each takes at least a byte.
+// count reads a number of elements. Each element takes at least a byte, so larger numbers are an
+// error.
 func (d *decoder) count() uint64 {
 	n := d.uint()
 	if n > uint64(len(d.rest)) {
@@ -389,7 +392,8 @@ func (d *decoder) targets() (ts []Target, set clusterSet) {
 	return ts, set
 }
 
-// deflaters are those that compress, one for each who does at once: to make one takes a hundred times the memory of what it compresses.
+// deflaters is a pool of compressors: creating one takes a hundred times the memory of what it
+// compresses.
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.DefaultCompression)
 	if err != nil {

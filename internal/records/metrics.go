@@ -20,7 +20,7 @@ var (
 	})
 )
 
-// What becomes of a decision's record.
+// Outcomes of a decision's record.
 const (
 	stored    = "stored"
 	repeated  = "unchanged"

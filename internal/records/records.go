@@ -16,28 +16,28 @@ import (
 	"orrery.dev/orrery/internal/sqlite"
 )
 
-// Errors that callers tell apart.
+// Errors that callers can distinguish.
 var (
-	// ErrUnavailable: the records cannot be read or written now. Later they may be.
+	// ErrUnavailable means that the records cannot be read or written now. Later they may be.
 	ErrUnavailable = errors.New("records are not available")
-	// ErrNewer: the file was written by a newer version.
+	// ErrNewer means that a newer version wrote the file.
 	ErrNewer = errors.New("records of a newer version")
-	// ErrInUse: another process has the file open.
+	// ErrInUse means that another process has the file open.
 	ErrInUse = errors.New("records are in use by another process")
 )
 
 const (
-	batchEvery = 100 * time.Millisecond // how long what is new waits for more
-	retryEvery = time.Second            // between attempts to write
+	batchEvery = 100 * time.Millisecond // how long new records wait for more
+	retryEvery = time.Second            // delay between attempts to write
 	pruneEvery = time.Hour
-	lastWrite  = 3 * time.Second // how long stopping waits for what is not written yet
+	lastWrite  = 3 * time.Second // how long stopping waits for unwritten records
 
 	keepFor   = 365 * 24 * time.Hour
 	keepBytes = 1 << 30
 )
 
-// Records is the records in a file. It is a Runnable of controller-runtime's manager: what a Recorder is told is written
-// while it runs.
+// Records are the records in a file. It is a Runnable of controller-runtime's manager: what
+// Recorder methods store is written while it runs.
 type Records struct {
 	path   string
 	schema []string
@@ -47,26 +47,26 @@ type Records struct {
 	keepFor    time.Duration
 	keepBytes  int64
 
-	mu     sync.RWMutex // read-locked while the database is used
-	db     *database    // nil: there is none at present
+	mu     sync.RWMutex // read-locked during use of the database
+	db     *database    // nil: not open
 	closed bool
 
-	writing sync.Mutex // held by whoever writes batches
+	writing sync.Mutex // held while batches are written
 
-	state   sync.Mutex // of what follows; never held while the database is used
-	pending *batch     // what is new
-	flight  *batch     // what is being written; nil: nothing
+	state   sync.Mutex // guards the fields below; never held during use of the database
+	pending *batch     // new records
+	flight  *batch     // being written; nil: none
 	problem error
 
-	wake chan struct{} // there is something to write
-	kick chan struct{} // somebody waits for it
+	wake chan struct{} // there are records to write
+	kick chan struct{} // Flush waits
 }
 
 var _ Store = (*Records)(nil)
 
-// Open opens or creates dir/records.db and brings its schema up to date. A damaged file is set aside and a new one
-// begun. If the disk does not take or give it at present, the records are opened without a file: Start goes on trying,
-// and Problem says why.
+// Open opens or creates dir/records.db and updates its schema. A damaged file is set aside and
+// replaced by a new one. If the disk fails for now, the records are opened without a file: Start
+// retries, and Problem says why.
 func Open(ctx context.Context, dir string, log logr.Logger) (*Records, error) {
 	return open(ctx, dir, log, schema)
 }
@@ -111,11 +111,11 @@ func (r *Records) reopen(ctx context.Context) (err error) {
 	return err
 }
 
-// replace takes a database that turned out to be damaged out of use, and begins a new one.
+// replace closes a database that is damaged, and starts a new one.
 func (r *Records) replace(ctx context.Context, damaged *database, reason error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.db != damaged { // somebody else has done it
+	if r.db != damaged { // another goroutine replaced it
 		return nil
 	}
 	r.db = nil
@@ -124,12 +124,12 @@ func (r *Records) replace(ctx context.Context, damaged *database, reason error) 
 	}
 	err := r.beginAnew(ctx, reason)
 	if err != nil {
-		signal(r.wake) // the writer goes on trying
+		signal(r.wake) // the writer retries
 	}
 	return err
 }
 
-// beginAnew sets a damaged file aside and opens a new one. It is called with mu held.
+// beginAnew sets a damaged file aside and opens a new one. The caller holds mu.
 func (r *Records) beginAnew(ctx context.Context, reason error) error {
 	aside, err := sqlite.SetAside(r.path, time.Now())
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Records) beginAnew(ctx context.Context, reason error) error {
 	return err
 }
 
-// with runs f on the database, and once more on a new one if it is damaged.
+// with runs f on the database. If the database is damaged, it runs f once more on a new one.
 func (r *Records) with(ctx context.Context, f func(*database) error) error {
 	for again := true; ; again = false {
 		r.mu.RLock()
@@ -162,7 +162,7 @@ func (r *Records) with(ctx context.Context, f func(*database) error) error {
 	}
 }
 
-// public makes an error that callers may see: they tell ErrUnavailable and those of their context apart.
+// public returns an error for callers, who distinguish only ErrUnavailable and errors of ctx.
 func public(ctx context.Context, what string, err error) error {
 	switch {
 	case err == nil:
@@ -232,7 +232,7 @@ func (r *Records) Results(ctx context.Context, binding types.UID) (out []Result,
 	return out, public(ctx, fmt.Sprintf("read results of binding %s", binding), err)
 }
 
-// AllResults implements Reader. It reads page by page, so that the caller may take its time.
+// AllResults implements Reader. It reads page by page, so a slow caller blocks no writes.
 func (r *Records) AllResults(ctx context.Context) iter.Seq2[Result, error] {
 	return func(yield func(Result, error) bool) {
 		var binding types.UID
@@ -285,7 +285,7 @@ func (r *Records) DeleteRevisions(ctx context.Context, template types.UID, numbe
 	return public(ctx, fmt.Sprintf("delete revisions of %s", template), err)
 }
 
-// Problem says why what is new is not being written; nil if it is.
+// Problem returns why new records are not being written; nil if they are.
 func (r *Records) Problem() error {
 	r.state.Lock()
 	defer r.state.Unlock()

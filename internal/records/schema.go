@@ -1,7 +1,7 @@
 package records
 
-// schema leads from an empty database to the one of this version. A released step is never edited, only followed by
-// another.
+// schema has the steps from an empty database to the present schema. A released step is never
+// edited, only followed by another one.
 var schema = []string{
 	`
 	-- The clusters that decisions and results name. Their numbers are dense, for bitmaps are made of them.

@@ -8,32 +8,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Policy names a policy of some kind at a generation.
+// Policy names a policy at a generation.
 type Policy struct {
 	Kind, Namespace, Name string
 	Generation            int64
 }
 
-// Target is a cluster's share. Replicas is nil for a kind without.
+// Target is a cluster with its replicas. Replicas is nil for a kind without.
 type Target struct {
 	Cluster  string
 	Replicas *int32
 }
 
-// Verdict is what one filter said of some clusters: why they did not pass.
+// Verdict is the reason of one filter for not placing the template in some clusters.
 type Verdict struct {
 	Reason, Message string
 	Clusters        []string
 }
 
-// Template is the object that was decided on.
+// Template is the object of the decision.
 type Template struct {
 	APIVersion, Kind, Namespace, Name string
 	UID                               types.UID
 	Generation                        int64
 }
 
-// Decision is where a template belongs, and why. Times are kept to the millisecond.
+// Decision is where a template is placed, and why. Times have a precision of a millisecond.
 type Decision struct {
 	Binding         types.UID
 	Template        Template
@@ -51,7 +51,7 @@ type Decision struct {
 	Verdicts        []Verdict
 }
 
-// Result is how the last act in a cluster for a binding ended, and what it was about.
+// Result is the outcome of the last operation in a cluster for a binding.
 type Result struct {
 	Binding         types.UID
 	Cluster         string
@@ -75,41 +75,46 @@ type Revision struct {
 	Created  time.Time
 }
 
-// Recorder takes in what was decided and done. It neither blocks nor fails: what cannot be kept is lost, and counted.
-// What was said is read back after a moment.
+// Recorder stores decisions and results. Its methods neither block nor fail: what cannot be stored
+// is lost, and counted. Readers see it after a moment.
 type Recorder interface {
-	// Decided keeps a decision if its outcome or a verdict differs from the last that was kept of the same template.
-	// The decision is not changed afterwards by either side.
+	// Decided stores a decision if its outcome or a verdict differs from the last stored decision
+	// on the template. Neither side may change the decision afterwards.
 	Decided(d Decision)
 	// Applied replaces the results of the same bindings in the same clusters.
 	Applied(results ...Result)
-	// ForgetBinding drops the results of a binding. Its decisions stay for their life.
+	// ForgetBinding deletes the results of a binding. Its decisions stay until they are pruned.
 	ForgetBinding(binding types.UID)
-	// ForgetCluster drops the results of a cluster. Decisions that name it stay for their life.
+	// ForgetCluster deletes the results of a cluster. Decisions that name it stay until they are
+	// pruned.
 	ForgetCluster(cluster string)
 }
 
-// Reader returns what was kept. An error says that the records cannot be read now, never that there are none.
+// Reader returns stored records. An error means that the records cannot be read now, never that
+// there are none.
 type Reader interface {
-	// Decisions returns the last decisions on a template, newest first; all of them if limit is not positive.
+	// Decisions returns the last decisions on a template, newest first; all of them if limit
+	// is not positive.
 	Decisions(ctx context.Context, template types.UID, limit int) ([]Decision, error)
 	// Results returns the results of one binding, by cluster.
 	Results(ctx context.Context, binding types.UID) ([]Result, error)
-	// AllResults walks over all results. It ends at the first error.
+	// AllResults iterates over all results. It ends at the first error.
 	AllResults(ctx context.Context) iter.Seq2[Result, error]
 }
 
-// RevisionKeeper keeps revisions. Unlike those of a Recorder its writes are done, or have failed, when they return.
+// RevisionKeeper stores revisions. Unlike those of a Recorder, its writes are complete, or have
+// failed, when they return.
 type RevisionKeeper interface {
-	// PutRevision keeps a revision, in place of one of the same number.
+	// PutRevision stores a revision. It replaces one with the same number.
 	PutRevision(ctx context.Context, revision Revision) error
 	// Revisions returns the revisions of a template, by number.
 	Revisions(ctx context.Context, template types.UID) ([]Revision, error)
-	// DeleteRevisions deletes the revisions of these numbers, or all of the template if no number is given.
+	// DeleteRevisions deletes the revisions with these numbers, or all revisions of the template if
+	// there are no numbers.
 	DeleteRevisions(ctx context.Context, template types.UID, numbers ...int64) error
 }
 
-// Store is all of the records.
+// Store is the whole interface to the records.
 type Store interface {
 	Recorder
 	Reader

@@ -9,7 +9,7 @@ import (
 	"orrery.dev/orrery/internal/sqlite"
 )
 
-// Start writes what is new until ctx ends, then what is left.
+// Start writes new records until ctx ends, and then the remaining ones.
 func (r *Records) Start(ctx context.Context) error {
 	prune := time.NewTimer(0)
 	defer prune.Stop()
@@ -28,7 +28,8 @@ func (r *Records) Start(ctx context.Context) error {
 	}
 }
 
-// gather waits for more to write, unless somebody waits for it or ctx ends.
+// gather waits for more records, for at most batchEvery. Flush ends the wait. It returns false when
+// ctx ends.
 func (r *Records) gather(ctx context.Context) bool {
 	timer := time.NewTimer(batchEvery)
 	defer timer.Stop()
@@ -41,7 +42,8 @@ func (r *Records) gather(ctx context.Context) bool {
 	return true
 }
 
-// persist writes a batch. It tries until that is done or ctx ends; then the batch stays in flight.
+// persist writes a batch, and retries until it is written or ctx ends. In the latter case the batch
+// stays in flight.
 func (r *Records) persist(ctx context.Context) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -59,7 +61,7 @@ func (r *Records) persist(ctx context.Context) {
 	}
 }
 
-// attempt tries once to write a batch: the one in flight, or what is new.
+// attempt tries once to write the batch in flight, or else the new records.
 func (r *Records) attempt(ctx context.Context) error {
 	r.state.Lock()
 	if r.flight == nil {
@@ -101,7 +103,7 @@ func (r *Records) attempt(ctx context.Context) error {
 	return nil
 }
 
-// failed notes why nothing is written, and says it once.
+// failed records why writing fails. It logs the first failure only.
 func (r *Records) failed(err error) {
 	failures.Inc()
 	r.state.Lock()
@@ -113,7 +115,7 @@ func (r *Records) failed(err error) {
 	r.problem = fmt.Errorf("write records: %w: %v: mend it, for instance by freeing space; it is tried again", ErrUnavailable, err) //nolint:errorlint // callers see no errors of the database
 }
 
-// prune deletes decisions that are too old or too many, and returns when to do it again.
+// prune deletes decisions that are too old or too many, and returns the delay until the next call.
 func (r *Records) prune(ctx context.Context) time.Duration {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -136,7 +138,7 @@ func (r *Records) prune(ctx context.Context) time.Duration {
 	}
 }
 
-// Flush waits until everything that was said before was written or given up. It needs a running Start.
+// Flush blocks until all earlier records are written or given up. It needs a running Start.
 func (r *Records) Flush(ctx context.Context) error {
 	r.state.Lock()
 	var waits []chan struct{}
@@ -158,13 +160,13 @@ func (r *Records) Flush(ctx context.Context) error {
 	return nil
 }
 
-// finish writes what is left, for a short while.
+// finish writes the remaining records, for at most lastWrite.
 func (r *Records) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
 	defer cancel()
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	for range 2 { // what is in flight, and what came after it
+	for range 2 { // the batch in flight, and the one after it
 		if !r.waiting() {
 			return
 		}
@@ -175,14 +177,14 @@ func (r *Records) finish(ctx context.Context) {
 	}
 }
 
-// waiting says whether something is not written yet.
+// waiting reports whether there are unwritten records.
 func (r *Records) waiting() bool {
 	r.state.Lock()
 	defer r.state.Unlock()
 	return r.flight != nil || !r.pending.empty()
 }
 
-// Close writes what came after Start had ended, and closes the file.
+// Close writes the records that came after the end of Start, and closes the file.
 func (r *Records) Close() error {
 	r.finish(context.Background())
 	if r.waiting() {

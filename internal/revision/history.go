@@ -20,14 +20,14 @@ import (
 	"orrery.dev/orrery/internal/records"
 )
 
-// Annotations that Kubernetes keeps for rollouts.
+// Annotations that Kubernetes uses for rollouts.
 const (
 	numberAnnotation = "deployment.kubernetes.io/revision"
 	causeAnnotation  = "kubernetes.io/change-cause"
 )
 
-// isHistorys says whether an annotation of a workload is no part of its revisions: those that
-// kubectl leaves alone when it rolls back. All the others are: kubectl replaces them.
+// isHistorys reports whether an annotation of a workload is not part of its revisions. kubectl
+// keeps these annotations in a rollback, and replaces all others.
 func isHistorys(annotation string) bool {
 	switch annotation {
 	case corev1.LastAppliedConfigAnnotation, appsv1.DeprecatedRollbackTo,
@@ -38,24 +38,24 @@ func isHistorys(annotation string) bool {
 	return false
 }
 
-// revision is one pod template that a workload had.
+// revision is one pod template of a workload.
 type revision struct {
 	number int64
 	hash   string
-	// template is canonical: equal templates are equal bytes.
+	// template is in canonical form: equal templates have equal bytes.
 	template []byte
-	// annotations are those that the workload had with this template.
+	// annotations of the workload with this template.
 	annotations map[string]string
 	created     time.Time
 }
 
-// content is what a record holds of a revision.
+// content is the part of a revision that a record stores as JSON.
 type content struct {
 	Template    json.RawMessage   `json:"template"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// canonical is a pod template without the label by which a ReplicaSet tells its pods.
+// canonical encodes a pod template without the label that a ReplicaSet adds to its pods.
 func canonical(t *corev1.PodTemplateSpec) ([]byte, error) {
 	if _, ok := t.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; ok {
 		t = t.DeepCopy()
@@ -68,14 +68,14 @@ func canonical(t *corev1.PodTemplateSpec) ([]byte, error) {
 	return b, nil
 }
 
-// hashOf identifies a pod template of one workload. Another workload's has another hash, even
-// if it had the same name: what was left behind of it is in nobody's way.
+// hashOf returns the hash of a pod template of one workload. The hash contains the UID of the
+// workload, so objects that an earlier workload of the same name left behind do not conflict.
 func hashOf(workload types.UID, template []byte) string {
 	sum := sha256.Sum256(append([]byte(workload+"/"), template...))
 	return hex.EncodeToString(sum[:5])
 }
 
-// fromRecord reads what record has made.
+// fromRecord reverses record.
 func fromRecord(r records.Revision) (revision, error) {
 	var c content
 	if err := json.Unmarshal(r.Content, &c); err != nil {
@@ -102,19 +102,19 @@ func (r revision) same(o revision) bool {
 		maps.Equal(r.annotations, o.annotations)
 }
 
-// object is a revision as it is on the hub.
+// object is a revision with its object on the hub.
 type object struct {
 	client.Object
 	revision
 }
 
-// plan is what brings records and hub to the history that a workload has.
+// plan is the list of changes to the records and the hub.
 type plan struct {
-	record []revision // to put into the records
-	forget []int64    // to take out of them
+	record []revision // to store in the records
+	forget []int64    // to delete from the records
 	write  []write
 	remove []client.Object
-	// annotate is the number that the workload itself shall show; empty: as it is.
+	// annotate is the revision number to write to the workload; "": no change.
 	annotate string
 }
 
@@ -122,7 +122,7 @@ type plan struct {
 type write struct {
 	object client.Object
 	action action
-	// current is true of the revision that is the workload's template now.
+	// current is true for the workload's present template.
 	current bool
 }
 
@@ -134,22 +134,22 @@ const (
 	update action = "Update"
 )
 
-// decide says what is to be done about a workload of which these records and objects are known.
-// It numbers as Kubernetes does: a template that was there before gets the next number.
+// decide returns the changes for a workload with these records and objects. It numbers as
+// Kubernetes does: a template that returns gets the next number.
 func decide(w *workload, known []revision, objects []object, now time.Time) (plan, error) {
 	history := merge(known, objects)
 	var last int64
 	if n := len(history); n > 0 {
 		last = history[n-1].number
 	}
-	// The newest, should two be equal.
+	// If two templates are equal, the newest one.
 	current := len(history) - 1
 	for current >= 0 && !bytes.Equal(history[current].template, w.template) {
 		current--
 	}
 	switch {
 	case current < 0 && w.paused:
-		// Nothing is rolled out until it is resumed: this template may never be a revision.
+		// While it is paused, nothing is rolled out: this template may never be a revision.
 	case current < 0:
 		history = append(history, revision{number: last + 1, hash: hashOf(w.uid, w.template), template: w.template, created: now})
 	case current < len(history)-1:
@@ -162,7 +162,8 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 		history[current].annotations = w.annotations
 		last = history[current].number
 	}
-	// The limit is on what is not current, which is last or, while paused, not in the history.
+	// The limit is for revisions that are not current. The current one is the last or, while
+	// paused, not in the history.
 	if surplus := len(history) - w.limit; current >= 0 && surplus > 1 {
 		history = history[surplus-1:]
 		current = len(history) - 1
@@ -173,7 +174,7 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 	p := plan{}
 	p.record, p.forget = difference(known, history)
 	if !w.helm && last < 2 && len(objects) == 0 {
-		return p, nil // nobody can roll back, and nobody waits for it
+		return p, nil // no rollback is possible, and no client waits for it
 	}
 	kept := map[string]bool{}
 	for i, r := range history {
@@ -189,8 +190,8 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 			p.remove = append(p.remove, o.Object)
 		}
 	}
-	// kubectl replaces the annotations of a Deployment that it rolls back, which fails where
-	// there are none; it also finds the number there that `rollout status --revision` asks for.
+	// kubectl replaces the annotations of a Deployment in a rollback, which fails if there are
+	// none. `rollout status --revision` also reads the number there.
 	if d := w.deployment; d != nil && current >= 0 && last > 1 {
 		if n := strconv.FormatInt(last, 10); d.Annotations[numberAnnotation] != n {
 			p.annotate = n
@@ -199,8 +200,8 @@ func decide(w *workload, known []revision, objects []object, now time.Time) (pla
 	return p, nil
 }
 
-// merge is the history that records and objects tell, by number. What is on the hub is believed
-// first: the records may be lost, or older.
+// merge returns the history from records and objects, sorted by number. Objects take precedence:
+// the records may be lost or older.
 func merge(known []revision, objects []object) []revision {
 	var history []revision
 	for _, o := range objects {
@@ -214,7 +215,7 @@ func merge(known []revision, objects []object) []revision {
 		case i < 0:
 			history = append(history, k)
 		default:
-			// It was numbered anew, and the object was not written yet.
+			// It got a new number, and the object was not written yet.
 			history[i].number = max(history[i].number, k.number)
 		}
 	}
@@ -222,7 +223,7 @@ func merge(known []revision, objects []object) []revision {
 	return history
 }
 
-// difference is what makes the records tell a history.
+// difference returns the changes that turn the records into the history.
 func difference(known, history []revision) (put []revision, forget []int64) {
 	has := map[int64]revision{}
 	for _, k := range known {

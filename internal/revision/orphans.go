@@ -10,9 +10,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// deleteOrphans deletes the objects on the hub of the history of a workload that was deleted with propagation Orphan: the garbage collector
-// leaves them there without an owner, and nothing else would ever delete them. waits reports that it has not let go of all of them yet. The
-// records tell the names: without records the objects stay.
+// deleteOrphans deletes the history objects of a workload that was deleted with propagation Orphan.
+// The garbage collector leaves them on the hub without an owner, and nothing else would delete
+// them. waits is true if some of them still have their owner. The names come from the records:
+// without records the objects stay.
 func (k *keeper) deleteOrphans(ctx context.Context, r request) (waits bool, err error) {
 	recorded, err := k.records.Revisions(ctx, r.gone)
 	if err != nil {

@@ -1,13 +1,13 @@
-// Package revision keeps the history of the Deployments, StatefulSets and DaemonSets that are
-// placed, as Kubernetes' own controllers would on the hub if they ran there: `kubectl rollout
-// history` and `undo` read it, and Helm 3 waits for a Deployment by its newest ReplicaSet.
+// Package revision keeps the history of placed Deployments, StatefulSets and DaemonSets, as
+// Kubernetes' own controllers would. `kubectl rollout history` and `undo` read it, and Helm 3 waits
+// for a Deployment by its newest ReplicaSet.
 //
-// The history is in the records. It is written to the hub, as ReplicaSets that ask for no
-// replicas and as ControllerRevisions, from the second revision on, and for what Helm manages
-// from the first. What is on the hub is believed before the records are, so that losing them
-// changes nothing there; Kubernetes' garbage collector removes it with the workload.
+// The history is in the records. From the second revision on it is also on the hub, as ReplicaSets
+// with no replicas and as ControllerRevisions; for workloads that Helm manages, from the first
+// revision on. The objects on the hub take precedence over the records, so that losing the records
+// changes nothing on the hub. Kubernetes' garbage collector removes the objects with the workload.
 //
-// It must not run on a hub that has workload controllers: they would write the same.
+// The package must not run on a hub with workload controllers, which would write the same objects.
 package revision
 
 import (
@@ -47,26 +47,26 @@ import (
 
 const (
 	workers = 4
-	// settle is how long changes of a workload are collected before it is looked at.
+	// settle is how long changes of a workload are collected before it is reconciled.
 	settle = 100 * time.Millisecond
-	// firstRetry and lastRetry bound the time until a failed look is repeated.
+	// firstRetry and lastRetry bound the delay before a failed reconciliation is repeated.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Minute
 )
 
-// Options are the rooms that are asked.
+// Options are the packages that revision uses.
 type Options struct {
 	Bindings  *binding.Cache
 	Templates *template.Cache
 	Records   records.RevisionKeeper
 }
 
-// request is a workload to look at, or one that is placed no longer.
+// request is a workload to reconcile, or one that is no longer placed.
 type request struct {
 	binding.Template
 
-	gone     types.UID // of the template; empty: it is to be looked at
-	orphaned bool      // the template that is gone was deleted with propagation Orphan
+	gone     types.UID // UID of the template that is gone; "": reconcile it
+	orphaned bool      // the template was deleted with propagation Orphan
 }
 
 // keeper keeps the histories.
@@ -92,12 +92,12 @@ func controllerUID(o client.Object) []string {
 	return nil
 }
 
-// Add starts to keep histories with the manager.
+// Add adds the controller of histories to the manager.
 func Add(mgr ctrl.Manager, o Options) error {
 	k := &keeper{
 		hub: mgr.GetClient(), live: mgr.GetAPIReader(), bindings: o.Bindings, templates: o.Templates, records: o.Records,
 	}
-	ctx := context.Background() // the manager has not started: nothing is waited for
+	ctx := context.Background() // the manager has not started: no call blocks
 	for _, kind := range []client.Object{&appsv1.ReplicaSet{}, &appsv1.ControllerRevision{}} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, kind, ownerIndex, controllerUID); err != nil {
 			return fmt.Errorf("index %T by owner: %w", kind, err)
@@ -114,7 +114,7 @@ func Add(mgr ctrl.Manager, o Options) error {
 	options := reconciler.Options[request](workers)
 	options.Reconciler = k
 	options.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[request](firstRetry, lastRetry)
-	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
+	options.SkipNameValidation = new(true) // tests run several managers in one process
 	c, err := controller.NewTyped("revision", mgr, options)
 	if err != nil {
 		return fmt.Errorf("create revision controller: %w", err)
@@ -125,7 +125,7 @@ func Add(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// ownerOf is the workload that an object of a history belongs to; nil: none of ours.
+// ownerOf returns the workload to which an object of a history belongs; nil if there is none.
 func ownerOf(o any) *request {
 	object, ok := o.(client.Object)
 	if !ok {
@@ -142,8 +142,8 @@ func ownerOf(o any) *request {
 	return &request{Template: binding.Template{GroupKind: kind, Namespace: object.GetNamespace(), Name: owner.Name}}
 }
 
-// start lets the work begin once everything on the hub is known: nothing is written that may be
-// there already. The controller calls it before its workers run.
+// start starts the work once all objects on the hub are listed, so that nothing is written twice.
+// The controller calls start before its workers run.
 func (k *keeper) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[request]) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), k.synced...) {
 		return ctx.Err()
@@ -157,7 +157,7 @@ func (k *keeper) start(ctx context.Context, queue workqueue.TypedRateLimitingInt
 	return nil
 }
 
-// enqueue has a workload looked at shortly, as soon as the work may begin.
+// enqueue queues a workload after settle. Before start, it does nothing.
 func (k *keeper) enqueue(r request) {
 	if !slices.Contains(kinds, r.GroupKind) {
 		return
@@ -201,12 +201,12 @@ func (k *keeper) templateChanged(e template.Event) {
 	}
 }
 
-// Reconcile brings records and hub to the history of one workload.
+// Reconcile updates the records and the hub's objects to the history of one workload.
 func (k *keeper) Reconcile(ctx context.Context, r request) (reconcile.Result, error) {
 	b, _ := k.bindings.Of(r.Template)
 	if r.gone != "" {
 		if b != nil && b.Spec.Resource.UID == r.gone {
-			return reconcile.Result{}, nil // it is placed again
+			return reconcile.Result{}, nil // the template is placed again
 		}
 		if r.orphaned {
 			switch waits, err := k.deleteOrphans(ctx, r); {
@@ -232,10 +232,10 @@ func (k *keeper) Reconcile(ctx context.Context, r request) (reconcile.Result, er
 	err := k.keep(ctx, t)
 	switch {
 	case apierrors.IsConflict(err):
-		// The cache is behind, and another event is about to say what it missed.
+		// The cache is stale; the missing event follows.
 		return reconcile.Result{RequeueAfter: settle}, nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return reconcile.Result{}, nil // the workload is about to go, too
+		return reconcile.Result{}, nil // the workload is deleted soon, too
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("keep the revisions of %s: %w", r.Template, err)
 	}
@@ -253,20 +253,20 @@ func (k *keeper) keep(ctx context.Context, t *unstructured.Unstructured) error {
 	}
 	known, unread := k.known(ctx, w)
 	if unread != nil && !w.helm && len(objects) == 0 {
-		return unread // which number the template has cannot be told
+		return unread // the number of the template is unknown
 	}
 	p, err := decide(w, known, objects, time.Now())
 	if err != nil {
 		return err
 	}
-	// What cannot be recorded is written to the hub nonetheless: somebody may wait for it.
+	// If the records fail, the hub is written all the same: a client may wait for the objects.
 	if unread == nil {
 		unread = k.record(ctx, w, p)
 	}
 	return cmp.Or(k.write(ctx, w, p), unread)
 }
 
-// objects is the history of a workload as it is on the hub.
+// objects returns the history of a workload on the hub.
 func (k *keeper) objects(ctx context.Context, w *workload) ([]object, error) {
 	var items []client.Object
 	owned := []client.ListOption{client.InNamespace(w.namespace), client.MatchingFields{ownerIndex: string(w.uid)}}
@@ -324,7 +324,7 @@ func (k *keeper) record(ctx context.Context, w *workload, p plan) error {
 			return fmt.Errorf("record revision %d: %w", r.number, err)
 		}
 	}
-	if len(p.forget) == 0 { // no numbers would be all of them
+	if len(p.forget) == 0 { // without numbers all would be deleted
 		return nil
 	}
 	if err := k.records.DeleteRevisions(ctx, w.uid, p.forget...); err != nil {
@@ -333,7 +333,7 @@ func (k *keeper) record(ctx context.Context, w *workload, p plan) error {
 	return nil
 }
 
-// write brings the hub's objects to the plan.
+// write applies the plan to the hub's objects.
 func (k *keeper) write(ctx context.Context, w *workload, p plan) error {
 	for _, wanted := range p.write {
 		if err := k.put(ctx, w, wanted); err != nil {
@@ -364,7 +364,7 @@ func (k *keeper) write(ctx context.Context, w *workload, p plan) error {
 	return nil
 }
 
-// put writes one object and its status, where they differ from what is wanted.
+// put writes one object and its status, where they differ from the wanted ones.
 func (k *keeper) put(ctx context.Context, w *workload, wanted write) error {
 	o := wanted.object
 	var err error
@@ -376,7 +376,7 @@ func (k *keeper) put(ctx context.Context, w *workload, wanted write) error {
 	case keep:
 	}
 	if apierrors.IsNotFound(err) || errors.Is(err, errUnseen) {
-		return nil // the cache is behind, and about to tell
+		return nil // the cache is stale; an event follows
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", strings.ToLower(string(wanted.action)), o.GetName(), err)
@@ -400,8 +400,8 @@ func (k *keeper) put(ctx context.Context, w *workload, wanted write) error {
 
 var errUnseen = errors.New("it exists, and the cache does not show it yet")
 
-// create creates an object of the history. One that exists under its name and belongs to the
-// workload is an earlier write.
+// create creates an object of the history. An object of the name that belongs to the workload is an
+// earlier write: the error is errUnseen.
 func (k *keeper) create(ctx context.Context, w *workload, o client.Object) error {
 	err := k.hub.Create(ctx, o, client.FieldOwner(workv1alpha2.FieldManager))
 	if !apierrors.IsAlreadyExists(err) {

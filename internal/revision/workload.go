@@ -19,32 +19,32 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kinds are those of which Kubernetes keeps revisions.
+// kinds are the kinds with revisions in Kubernetes.
 var kinds = []schema.GroupKind{
 	{Group: appsv1.GroupName, Kind: "Deployment"},
 	{Group: appsv1.GroupName, Kind: "StatefulSet"},
 	{Group: appsv1.GroupName, Kind: "DaemonSet"},
 }
 
-// defaultLimit is Kubernetes' own.
+// defaultLimit is the default of Kubernetes.
 const defaultLimit = 10
 
-// workload is what the history needs to know of a template.
+// workload is the part of a template that the history needs.
 type workload struct {
 	uid        types.UID
 	deployment *appsv1.Deployment // nil for other kinds
 	owner      metav1.OwnerReference
 	namespace  string
 	name       string
-	template   []byte // canonical
-	// annotations are those that belong to a revision.
+	template   []byte // canonical form
+	// annotations that belong to a revision.
 	annotations map[string]string
 	helm        bool
 	paused      bool
 	limit       int
 }
 
-// read reads a Deployment, StatefulSet or DaemonSet.
+// read converts a Deployment, StatefulSet or DaemonSet.
 func read(o *unstructured.Unstructured) (*workload, error) {
 	w := &workload{
 		uid: o.GetUID(), namespace: o.GetNamespace(), name: o.GetName(), limit: defaultLimit,
@@ -83,7 +83,7 @@ func read(o *unstructured.Unstructured) (*workload, error) {
 	return w, nil
 }
 
-// ofRevision is a copy of those annotations that belong to a revision.
+// ofRevision returns a copy of the annotations that belong to a revision; nil if there are none.
 func ofRevision(all map[string]string) map[string]string {
 	annotations := maps.Clone(all)
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return isHistorys(key) })
@@ -93,7 +93,8 @@ func ofRevision(all map[string]string) map[string]string {
 	return annotations
 }
 
-// object is a revision as it shall be on the hub, and what makes it so.
+// object returns the wanted object of a revision on the hub, and the action that leads to it. is is
+// the existing object, or nil.
 func (w *workload) object(r revision, is client.Object) (client.Object, action, error) {
 	switch is := is.(type) {
 	case *appsv1.ReplicaSet:
@@ -125,20 +126,21 @@ func (w *workload) object(r revision, is client.Object) (client.Object, action, 
 	return o, create, nil
 }
 
-// numbered are the annotations of a ReplicaSet.
+// numbered returns the annotations of a ReplicaSet.
 func (w *workload) numbered(r revision) map[string]string {
 	annotations := map[string]string{numberAnnotation: strconv.FormatInt(r.number, 10)}
 	maps.Copy(annotations, r.annotations)
 	return annotations
 }
 
-// objectName is the name of a revision's object.
+// objectName returns the name of a revision's object.
 func objectName(workload, hash string) string {
 	workload = workload[:min(len(workload), validation.DNS1123SubdomainMaxLength-len(hash)-1)]
 	return strings.TrimRight(workload, "-.") + "-" + hash
 }
 
-// metadata is that of a revision's object: kubectl finds it by the labels of the workload's pods.
+// metadata returns the metadata of a revision's object. kubectl finds the object by the labels of
+// the workload's pods.
 func (w *workload) metadata(r revision, labels map[string]string, hashLabel string) metav1.ObjectMeta {
 	labels = maps.Clone(labels)
 	if labels == nil {
@@ -151,8 +153,8 @@ func (w *workload) metadata(r revision, labels map[string]string, hashLabel stri
 	}
 }
 
-// replicaSet asks for no replicas: a hub has nothing that would make pods of it, and if it ever
-// had, it should not.
+// replicaSet returns a ReplicaSet with no replicas: nothing on the hub creates pods from it, and
+// nothing should.
 func (w *workload) replicaSet(r revision) (*appsv1.ReplicaSet, error) {
 	var template corev1.PodTemplateSpec
 	if err := json.Unmarshal(r.template, &template); err != nil {
@@ -172,7 +174,7 @@ func (w *workload) replicaSet(r revision) (*appsv1.ReplicaSet, error) {
 	return rs, nil
 }
 
-// hashLabel is Kubernetes' on ControllerRevisions.
+// hashLabel is the label of Kubernetes on ControllerRevisions.
 const hashLabel = "controller.kubernetes.io/hash"
 
 func (w *workload) controllerRevision(r revision) (*appsv1.ControllerRevision, error) {
@@ -194,8 +196,8 @@ func (w *workload) controllerRevision(r revision) (*appsv1.ControllerRevision, e
 	return cr, nil
 }
 
-// patchOf is the strategic merge patch that brings a pod template back, byte for byte as kubectl
-// makes it to find out whether there is anything to do.
+// patchOf returns the strategic merge patch that restores a pod template. Its bytes are the same as
+// kubectl's, which compares them to find out whether a rollback changes anything.
 func patchOf(template []byte) ([]byte, error) {
 	var t map[string]any
 	if err := json.Unmarshal(template, &t); err != nil {
@@ -209,13 +211,14 @@ func patchOf(template []byte) ([]byte, error) {
 	return patch, nil
 }
 
-// fromObject reads what object has made. One that somebody else made has the number 0.
+// fromObject reverses object. An object from another writer has the number 0.
 func fromObject(o client.Object, workload types.UID) (object, error) {
 	r := revision{created: o.GetCreationTimestamp().Time}
 	var template *corev1.PodTemplateSpec
 	switch o := o.(type) {
 	case *appsv1.ReplicaSet:
-		r.number, _ = strconv.ParseInt(o.Annotations[numberAnnotation], 10, 64) // else it is 0
+		// 0 if it is invalid.
+		r.number, _ = strconv.ParseInt(o.Annotations[numberAnnotation], 10, 64)
 		r.hash, r.annotations = o.Labels[appsv1.DefaultDeploymentUniqueLabelKey], ofRevision(o.Annotations)
 		template = &o.Spec.Template
 	case *appsv1.ControllerRevision:
@@ -240,10 +243,10 @@ func fromObject(o client.Object, workload types.UID) (object, error) {
 	return object{Object: o, revision: r}, nil
 }
 
-// status is that of a revision's ReplicaSet. Only the current one has replicas: all that the
-// Deployment's status says were updated. They are ready once that is true of every cluster: the
-// sum alone may hide a cluster that has none, and replicas of an older template. While the
-// clusters have not observed the Deployment as it is, what was known stays.
+// status returns the status of a revision's ReplicaSet. Only the current one has replicas: those
+// that the Deployment's status counts as updated. They count as ready when every cluster is
+// available and runs no older template; the sum could hide a cluster without ready replicas. While
+// clusters have not observed the Deployment's generation, the earlier status stays.
 func (w *workload) status(rs *appsv1.ReplicaSet, current bool) appsv1.ReplicaSetStatus {
 	d := w.deployment
 	status := appsv1.ReplicaSetStatus{ObservedGeneration: rs.Generation}

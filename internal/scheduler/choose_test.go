@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// group is a group of clusterAffinities, and its overflow.
+// group returns a group of clusterAffinities with overflow groups.
 func group(name string, clusters []string, overflow ...[]string) policyv1alpha1.ClusterAffinityTerm {
 	t := policyv1alpha1.ClusterAffinityTerm{AffinityName: name, ClusterAffinity: *named(clusters...)}
 	for i, clusters := range overflow {
@@ -44,7 +44,7 @@ func aggregated() policyv1alpha1.Placement {
 	return p
 }
 
-// limited has spread constraints, as field, min, max; a field that is none is a label.
+// limited adds spread constraints, given as field, min, max. An unknown field is a label.
 func limited(p policyv1alpha1.Placement, fieldMinMax ...any) policyv1alpha1.Placement {
 	for i := 0; i < len(fieldMinMax); i += 3 {
 		s := policyv1alpha1.SpreadConstraint{MinGroups: int32(fieldMinMax[i+1].(int)), MaxGroups: int32(fieldMinMax[i+2].(int))}
@@ -59,8 +59,8 @@ func limited(p policyv1alpha1.Placement, fieldMinMax ...any) policyv1alpha1.Plac
 	return p
 }
 
-// at is a cluster somewhere: its region, a comma and its zones; its provider is its region's
-// first letter, its label rack its last zone.
+// at returns a cluster in a region and zones, written "region,zone+zone". Its provider is the
+// region's first letter, its label rack the last zone.
 func at(name, where string, room int64) *Cluster {
 	return with(name, func(c *Cluster) {
 		region, zones, _ := strings.Cut(where, ",")
@@ -230,7 +230,7 @@ func where(clusters []workv1alpha2.TargetCluster) string {
 	return strings.Join(words, " ")
 }
 
-// Every cluster that fits and was not chosen has its reason.
+// TestWhyNotChosen: every cluster that fits and was not chosen has its reason.
 func TestWhyNotChosen(t *testing.T) {
 	clusters := []*Cluster{at("a", "north", 5), at("b", "north", 0), at("c", "north", 3), at("d", "south", 9), healthy("e")}
 	p := limited(inGroups(aggregated(), group("all", []string{"a", "b", "c"}), group("rest", []string{"d", "e"})), "region", 1, 1, "cluster", 1, 1)
@@ -306,7 +306,7 @@ func (d dice) cluster(i int) *Cluster {
 	})
 }
 
-// room of a cluster, which is not always known.
+// room returns the capacity of a cluster; sometimes nil, for unknown.
 func (d dice) room() Room {
 	n := d.IntN(30)
 	if n%10 == 9 {
@@ -380,7 +380,7 @@ func (d dice) request() Request {
 	return r
 }
 
-// known is the room in a cluster of which anybody knows.
+// known returns the capacity of a cluster; 0 if it is unknown.
 func known(c *Cluster) int64 {
 	if n, measured := c.Room.(roomy); measured && c.Reachable {
 		return int64(n)
@@ -388,7 +388,7 @@ func known(c *Cluster) int64 {
 	return 0
 }
 
-// follow is the request that follows a result: what was placed takes its room.
+// follow returns the next request after a result. The placed replicas take capacity.
 func follow(clusters []*Cluster, r Request, got Result) ([]*Cluster, Request) {
 	had := map[string]int64{}
 	for _, t := range r.Previous {
@@ -408,8 +408,8 @@ func follow(clusters []*Cluster, r Request, got Result) ([]*Cluster, Request) {
 	return next, r
 }
 
-// Whatever is asked for: replicas add up, no constraint is broken, no cluster gets what does not
-// fit, the order of the clusters does not matter, and what was decided is decided again.
+// TestProperties: for all requests, replicas add up, no constraint is broken, and no cluster gets
+// more than fits. The order of the clusters does not matter, and a decision repeats itself.
 func TestProperties(t *testing.T) {
 	placed := map[string]int{}
 	for seed := range uint64(6000) {
@@ -539,9 +539,9 @@ func check(clusters []*Cluster, r *Request, got *Result, say func(string, ...any
 	}
 }
 
-// checkUnknown looks at what is placed where nobody knows the room: nothing of an object that
-// does not shrink leaves it, nor the group that it is in, but for what a constraint or a fresh
-// decision wants elsewhere.
+// checkUnknown checks what is placed in clusters with unknown capacity. An object that does not
+// shrink loses nothing there and stays in its group, unless a constraint or a fresh decision moves
+// it.
 func checkUnknown(clusters []*Cluster, r *Request, got *Result, say func(string, ...any)) {
 	p := r.Placement
 	own, term := p.term(r.Group), p.term(got.Group)
@@ -566,7 +566,7 @@ func checkUnknown(clusters []*Cluster, r *Request, got *Result, say func(string,
 	}
 }
 
-// enough is true when there are as many replicas as all constraints together may ask for.
+// enough reports whether there are as many replicas as all constraints together may require.
 func enough(r *Request, total int64) bool {
 	if !r.divided() || *r.Replicas <= 0 {
 		return true
@@ -578,8 +578,8 @@ func enough(r *Request, total int64) bool {
 	return total >= need
 }
 
-// Without a reason nothing moves: a workload that grows loses nothing anywhere, and one that is
-// as large as before stays as it is whatever room comes and goes.
+// TestSteady: nothing moves without a reason. A workload that grows loses no replica. One that
+// keeps its size stays as it is when capacity changes.
 func TestSteady(t *testing.T) {
 	for seed := range uint64(3000) {
 		d := dice{rand.New(rand.NewPCG(seed, 2))}
@@ -617,7 +617,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// A change of a cluster that concerns no decision changes none.
+// TestConcernsIsComplete: a change of a cluster that concerns no decision changes no decision.
 func TestConcernsIsComplete(t *testing.T) {
 	kind := schema.GroupVersionKind{Kind: "Deployment"}
 	same, changed := 0, 0
@@ -655,7 +655,7 @@ func TestConcernsIsComplete(t *testing.T) {
 			after.APIs = serves(presence.Absent)
 		}
 		placed := slices.ContainsFunc(r.Previous, func(t workv1alpha2.TargetCluster) bool { return t.Name == before.Name })
-		// What does not fit is tried again all the time.
+		// An object that does not fit is tried again all the time.
 		waits := first.Reason == workv1alpha2.ReasonInsufficient || first.Reason != workv1alpha2.ReasonScheduled && after.Reachable && r.Placement.Selects(&after)
 		next := slices.Clone(clusters)
 		next[i] = &after
@@ -674,7 +674,7 @@ func TestConcernsIsComplete(t *testing.T) {
 	}
 }
 
-// What a placement remembers of the fleet is never that of another.
+// TestSelectionFollowsTheFleet: a placement never uses the cached selection of another fleet.
 func TestSelectionFollowsTheFleet(t *testing.T) {
 	for seed := range uint64(500) {
 		d := dice{rand.New(rand.NewPCG(seed, 4))}

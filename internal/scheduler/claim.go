@@ -13,9 +13,10 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 )
 
-// Claim is what each replica of an object claims of a cluster: what it requests of a node, which
-// nodes take it, and what it counts in the quotas of its namespace. It does not change. The nil
-// Claim requests nothing, fits on every node without taints, and counts in no quota.
+// Claim holds what each replica of an object requires of a cluster: the requests on a node, the
+// nodes that accept the replica, and its amounts in the ResourceQuotas of its namespace. A Claim is
+// immutable. A nil Claim requests nothing, fits on every node without taints, and counts in no
+// quota.
 type Claim struct {
 	requests, limits map[corev1.ResourceName]int64
 	affinity         *nodeaffinity.RequiredNodeAffinity // nil: every node
@@ -23,13 +24,13 @@ type Claim struct {
 
 	namespace, priorityClass string
 	scopes                   []corev1.ResourceQuotaScope
-	object                   corev1.ResourceName // how a quota calls objects of the kind
+	object                   corev1.ResourceName // name of the kind in object count quotas
 
-	where, ofNode, same func() string // made when somebody asks: most objects are not placed by room
+	where, ofNode, same func() string // computed lazily: most objects are not placed by capacity
 }
 
-// NewClaim is the claim of replicas with some requirements; nil: of replicas of which none are known. The
-// requirements must not change any more.
+// NewClaim returns the claim of replicas with the requirements r; nil for nil. The caller must not
+// change r afterwards.
 func NewClaim(r *interpreter.Requirements) *Claim {
 	if r == nil {
 		return nil
@@ -39,8 +40,8 @@ func NewClaim(r *interpreter.Requirements) *Claim {
 		namespace: r.Namespace, priorityClass: r.PriorityClassName, scopes: r.Scopes,
 	}
 	if r.Kind.Kind != "" {
-		// Kubernetes' own kinds are called as they are guessed to be. A quota that calls another
-		// kind otherwise does not limit it here.
+		// The resource name of Kubernetes' own kinds is guessed from the kind. For another kind
+		// whose resource has another name, count quotas are not considered.
 		plural, _ := meta.UnsafeGuessKindToResource(r.Kind)
 		c.object = corev1.ResourceName("count/" + plural.GroupResource().String())
 	}
@@ -65,7 +66,7 @@ func said(what ...any) string {
 	return string(all)
 }
 
-// amounts are quantities as numbers: CPU in thousandths, everything else in units.
+// amounts converts quantities to integers: CPU in thousandths, every other resource in units.
 func amounts(l corev1.ResourceList) map[corev1.ResourceName]int64 {
 	out := make(map[corev1.ResourceName]int64, len(l))
 	for name, q := range l {
@@ -76,8 +77,8 @@ func amounts(l corev1.ResourceList) map[corev1.ResourceName]int64 {
 	return out
 }
 
-// Requests is what each replica requests of a node, CPU in thousandths, everything else in units. It is shared: do
-// not change it.
+// Requests returns what each replica requests of a node: CPU in thousandths, every other resource
+// in units. The map is shared; do not change it.
 func (c *Claim) Requests() map[corev1.ResourceName]int64 {
 	if c == nil {
 		return nil
@@ -85,8 +86,9 @@ func (c *Claim) Requests() map[corev1.ResourceName]int64 {
 	return c.requests
 }
 
-// Same is alike for claims that claim the same, OfNode for those that claim the same of nodes, and
-// Where for those that the same nodes take.
+// Same returns a key that is equal for equal claims. OfNode returns a key that is equal for claims
+// with equal demands on a node. Where returns a key that is equal for claims that the same nodes
+// accept.
 func (c *Claim) Same() string {
 	if c == nil {
 		return ""
@@ -94,7 +96,7 @@ func (c *Claim) Same() string {
 	return c.same()
 }
 
-// OfNode is documented at Same.
+// OfNode: see Same.
 func (c *Claim) OfNode() string {
 	if c == nil {
 		return ""
@@ -102,7 +104,7 @@ func (c *Claim) OfNode() string {
 	return c.ofNode()
 }
 
-// Where is documented at Same.
+// Where: see Same.
 func (c *Claim) Where() string {
 	if c == nil {
 		return ""
@@ -110,8 +112,8 @@ func (c *Claim) Where() string {
 	return c.where()
 }
 
-// TakenBy says whether a node, of which name, labels and taints are known, takes a replica if it
-// has the room.
+// TakenBy reports whether a node accepts a replica, apart from capacity. It looks at the node's
+// name, labels and taints only.
 func (c *Claim) TakenBy(node *corev1.Node) bool {
 	for i := range node.Spec.Taints {
 		t := &node.Spec.Taints[i]
@@ -124,10 +126,10 @@ func (c *Claim) TakenBy(node *corev1.Node) bool {
 		return true
 	}
 	matches, err := c.affinity.Match(node)
-	return matches && err == nil // a cluster's scheduler places nothing by a rule that is wrong, either
+	return matches && err == nil // kube-scheduler places nothing by an invalid rule, either
 }
 
-// Namespace is that of the object, whose quotas its replicas count in; empty: they count in none.
+// Namespace returns the namespace in whose quotas the replicas count; "" if they count in none.
 func (c *Claim) Namespace() string {
 	if c == nil {
 		return ""
@@ -135,8 +137,8 @@ func (c *Claim) Namespace() string {
 	return c.namespace
 }
 
-// Within says whether the replicas are in a scope of a quota, as far as that can be judged: which priority
-// class a cluster gives to a pod without one is not known, so such a pod is in no scope by its class.
+// Within reports whether a scope of a quota selects the replicas. A pod without a priority class is
+// in no scope by class: the default class of the cluster is unknown.
 func (c *Claim) Within(scope corev1.ScopedResourceSelectorRequirement) bool {
 	if scope.ScopeName != corev1.ResourceQuotaScopePriorityClass {
 		return scope.Operator == corev1.ScopeSelectorOpExists && slices.Contains(c.scopes, scope.ScopeName)
@@ -156,13 +158,14 @@ func (c *Claim) Within(scope corev1.ScopedResourceSelectorRequirement) bool {
 	return false
 }
 
-// Counts is how much of a quota's resource each replica takes, and how much the object takes once;
-// CPU in thousandths. A resource that is not known here takes nothing.
+// Counts returns the amount of a quota's resource that each replica takes, and the amount that the
+// object takes once. CPU is in thousandths. An unknown resource counts as 0.
 func (c *Claim) Counts(resource corev1.ResourceName) (each, once int64) {
 	if resource == corev1.ResourcePods || resource == "count/pods" {
 		return 1, 0
 	}
-	if resource == c.object || "count/"+resource == c.object { // those of the core group may be called so, too
+	// Resources of the core group may be named without the prefix "count/".
+	if resource == c.object || "count/"+resource == c.object {
 		return 0, 1
 	}
 	if limit, ok := strings.CutPrefix(string(resource), "limits."); ok {
@@ -171,8 +174,8 @@ func (c *Claim) Counts(resource corev1.ResourceName) (each, once int64) {
 	return c.requests[corev1.ResourceName(strings.TrimPrefix(string(resource), corev1.DefaultResourceRequestsPrefix))], 0
 }
 
-// Taken are replicas that take room: as many with a claim, and of how many objects that are not
-// there yet.
+// Taken describes replicas that take capacity: their claim, their number, and the number of objects
+// that do not exist in the cluster yet.
 type Taken struct {
 	Claim             *Claim
 	Replicas, Objects int64

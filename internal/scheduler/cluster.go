@@ -13,45 +13,46 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Cluster is what the scheduler knows of a cluster. It does not change once it was handed
-// out, so that decisions and snapshots share it.
+// Cluster is what the scheduler knows about a cluster. It is immutable after it is published, so
+// decisions and snapshots share it.
 type Cluster struct {
 	Name string
-	// UID of the Cluster object: a cluster that joins again under the name has another.
+	// UID of the Cluster object. A cluster that joins again under the same name has another UID.
 	UID              types.UID
 	Labels           labels.Set
 	Provider, Region string
 	Zones            []string
 	Taints           []corev1.Taint
 
-	Leaving bool // it is being removed from the fleet
-	Joined  bool // its identity was recorded: it answered at least once
-	// Expected is true when the cluster was ready when its status was last written, perhaps
-	// by an earlier process.
+	Leaving bool // the cluster is being removed from the fleet
+	Joined  bool // the cluster's identity is recorded: the cluster answered at least once
+	// Expected is true if the cluster was ready when its status was last written, perhaps by an
+	// earlier process.
 	Expected  bool
-	Reachable bool // it answers
-	// APIs says which kinds it serves; nil while nothing is known.
+	Reachable bool // the cluster answers
+	// APIs reports the kinds that the cluster serves; nil while they are unknown.
 	APIs APIs
-	// Bounds are where alone the hub may place objects in it; nil: everywhere.
+	// Bounds limits the namespaces in which the hub may place objects; nil: no limit.
 	Bounds *Bounds
-	// Room is its free capacity; nil while that is not known. Only dynamic weights look at it.
+	// Room is the free capacity; nil while it is unknown. Only dynamic weights, Aggregated division
+	// and components use it.
 	Room Room
 }
 
-// Bounds are what an agent of a cluster lets the hub do.
+// Bounds is what the profile of a cluster's agent allows the hub to place.
 type Bounds struct {
-	// Profile that says so.
+	// Profile is the name of the agent's profile.
 	Profile string
 	// Namespaces in which objects may be placed; empty: in none.
 	Namespaces []string
 }
 
-// takes says whether objects of a namespace, "" for those that have none, may be placed.
+// takes reports whether an object of the namespace may be placed; "" is a cluster-scoped object.
 func (b *Bounds) takes(namespace string) bool {
 	return b == nil || slices.Contains(b.Namespaces, namespace)
 }
 
-// Equal says whether two are the same.
+// Equal reports whether b and other are the same bounds. Both may be nil.
 func (b *Bounds) Equal(other *Bounds) bool {
 	if b == nil || other == nil {
 		return b == other
@@ -59,7 +60,7 @@ func (b *Bounds) Equal(other *Bounds) bool {
 	return b.Profile == other.Profile && slices.Equal(b.Namespaces, other.Namespaces)
 }
 
-// String says what is not let, and the way out.
+// String returns a message for users: what the profile allows, and how to change the profile.
 func (b *Bounds) String() string {
 	const wayOut = "; give it another with spec.agent of the Cluster and orrery cluster rejoin"
 	if len(b.Namespaces) == 0 {
@@ -68,39 +69,42 @@ func (b *Bounds) String() string {
 	return "its agent's profile " + b.Profile + " lets the hub place only objects of the namespaces " + strings.Join(b.Namespaces, ", ") + wayOut
 }
 
-// APIs says which kinds a cluster serves.
+// APIs reports whether a cluster serves a kind.
 type APIs interface {
 	Serves(kind schema.GroupVersionKind) presence.Presence
 }
 
 // Room is the free capacity of a cluster at one moment.
 type Room interface {
-	// Fits counts how many more replicas with a claim fit; there says that the object is in the
-	// cluster already. quota is the ResourceQuota, NAMESPACE/NAME, that lets in fewer than the nodes take; empty: none does.
+	// Fits returns how many more replicas with the claim fit. there is true if the object is in the
+	// cluster already. quota is the ResourceQuota (NAMESPACE/NAME) that admits fewer replicas than
+	// the nodes could take; "" if there is none.
 	Fits(claim *Claim, there bool) (replicas int64, quota string)
-	// Sets counts how often all replicas of some components, which are of one namespace, fit together. Where they do not fit once, and it is not for a quota,
-	// lacking is the name of the first component for which nothing is left.
+	// Sets returns how often all replicas of the components fit together. The components are in one
+	// namespace. If they do not fit once, and no quota is the cause, lacking is the name of the
+	// first component without capacity.
 	Sets(components []Component, there bool) (sets int64, lacking, quota string)
 }
 
-// Component is one of several kinds of pods of an object: so many replicas that claim the same.
+// Component is one kind of pod of an object that has several kinds: a number of replicas with the
+// same claim.
 type Component struct {
 	Name     string
 	Claim    *Claim
 	Replicas int64
 }
 
-// lack is what keeps more from having room in a cluster; the zero lack: its nodes.
+// lack is the reason why a cluster has no more capacity. The zero value means its nodes are full.
 type lack struct {
-	quota     string // that lets in no more
-	component string // for which nothing is left
+	quota     string // the ResourceQuota that admits no more
+	component string // the component without capacity
 }
 
 func (l lack) compare(other lack) int {
 	return cmp.Or(strings.Compare(l.quota, other.quota), strings.Compare(l.component, other.component))
 }
 
-// Serves says whether the cluster serves a kind.
+// Serves reports whether the cluster serves the kind.
 func (c *Cluster) Serves(kind schema.GroupVersionKind) presence.Presence {
 	if c.APIs == nil {
 		return presence.Unknown
@@ -108,8 +112,9 @@ func (c *Cluster) Serves(kind schema.GroupVersionKind) presence.Presence {
 	return c.APIs.Serves(kind)
 }
 
-// Fits counts how many more replicas with a claim fit, of an object that is there or is not, and names the quota that lets in
-// no more; false when that is not known.
+// Fits returns how many more replicas with the claim fit, and the quota that limits them (see
+// Room). known is false if the capacity is unknown. there is true if the object is in the cluster
+// already.
 func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, quota string, known bool) {
 	if c.Room == nil {
 		return 0, "", false
@@ -118,7 +123,8 @@ func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, quota string, 
 	return replicas, quota, true
 }
 
-// fits counts how often what is to be placed has room in a cluster, in which it is or is not.
+// fits returns how often the requested unit (a replica, or all components together) fits in the
+// cluster. known is false if the capacity is unknown.
 func (r *Request) fits(c *Cluster, there bool) (n int64, why lack, known bool) {
 	switch {
 	case c.Room == nil:

@@ -12,7 +12,7 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// TestComponentsTogether places a head and five workers, who need the room of six replicas.
+// TestComponentsTogether places a head and five workers, which need the capacity of six replicas.
 func TestComponentsTogether(t *testing.T) {
 	const scheduled, insufficient = workv1alpha2.ReasonScheduled, workv1alpha2.ReasonInsufficient
 	six := []Component{{Name: "head", Replicas: 1}, {Name: "workers", Replicas: 5}}
@@ -94,8 +94,8 @@ func TestComponentsTogether(t *testing.T) {
 	}
 }
 
-// A constraint that lets in few groups lets in those with the most room in all: the first decision places as much as any choice of
-// groups could.
+// TestGroupsWithTheMostRoom: a constraint that admits few groups admits those with the most total
+// capacity. The first decision places as much as any choice of groups could.
 func TestGroupsWithTheMostRoom(t *testing.T) {
 	for seed := range uint64(4000) {
 		d := dice{rand.New(rand.NewPCG(seed, 5))}

@@ -15,29 +15,29 @@ import (
 // maxWeight keeps products of weights and replicas within 63 bits.
 const maxWeight = 1 << 30
 
-// option is a cluster that fits.
+// option is a cluster that passed the filters, as a candidate for replicas.
 type option struct {
 	cluster *Cluster
-	at      int   // its place among the clusters
-	has     int64 // replicas there
-	room    int64 // for more of them
-	lack    *lack // of room for more than that; nil: of the nodes'
-	weight  int64 // of the static weights
+	at      int   // index in attempt.clusters
+	has     int64 // current replicas
+	room    int64 // free capacity, in replicas
+	lack    *lack // why the capacity is not larger; nil: the nodes are full
+	weight  int64 // by staticWeightList
 	tier    int8
-	placed  bool  // the object is there, perhaps asleep
-	keep    bool  // it is, and a decision that is not fresh keeps it there
-	blind   bool  // replicas are there, and how many more have room is not known
-	needed  bool  // the spread constraints need the object there
-	rank    int32 // of its groups, by how much room they have in all: the one with the most first
+	placed  bool  // the object is in the cluster, perhaps with 0 replicas
+	keep    bool  // the object is in the cluster, and a decision that is not fresh keeps it there
+	blind   bool  // has replicas, and unknown free capacity
+	needed  bool  // without this cluster a spread constraint would not be met
+	rank    int32 // of its groups by total capacity; 0: the groups with the most, see rank
 	tie     uint64
 }
 
-// byRoom is true when replicas are shared out by free capacity.
+// byRoom reports whether replicas are divided by free capacity.
 func (r *Request) byRoom() bool {
 	return r.divided() && *r.Replicas > 0 && (r.Placement.ByCapacity() || r.Components != nil && r.Placement.OnceByCapacity())
 }
 
-// assign gives replicas to the clusters that passed the filters.
+// assign divides the replicas among the clusters that passed the filters.
 func (a *attempt) assign(r *Request) {
 	limited := len(r.Placement.limits) > 0
 	if a.cramped = r.byRoom(); !a.cramped {
@@ -46,7 +46,7 @@ func (a *attempt) assign(r *Request) {
 	}
 	for i := range a.options {
 		o := &a.options[i]
-		// Replicas in a cluster that does not answer stay, and none join them.
+		// A cluster that does not answer keeps its replicas and gets no more.
 		if n, why, known := r.fits(o.cluster, o.placed); known && o.cluster.Reachable {
 			if o.room = min(max(n, 0), maxWeight); why != (lack{}) {
 				o.lack = new(why)
@@ -72,8 +72,8 @@ func (a *attempt) assign(r *Request) {
 	if a.choose(r, having); a.shortage == "" {
 		return
 	}
-	// Where the constraints hold the object in clusters that are full, others may have room. That one
-	// is full is not known while nobody knows its room.
+	// Constraints may keep the object in full clusters while other clusters have capacity. A
+	// cluster with unknown capacity does not count as full.
 	if a.blind() == "" {
 		steady := *a
 		for i := range loose {
@@ -83,7 +83,7 @@ func (a *attempt) assign(r *Request) {
 			*a = steady
 		}
 	}
-	// The same holds for clusters that were chosen for their groups, and not for their room.
+	// The same holds for clusters that were chosen for their groups and not for their capacity.
 	for range mostRounds {
 		if a.shortage == "" {
 			return
@@ -97,7 +97,7 @@ func (a *attempt) assign(r *Request) {
 	}
 }
 
-// running is how many replicas stay where they are.
+// running returns how many replicas stay where they are.
 func running(options []option) (n int64) {
 	for i := range options {
 		if options[i].keep {
@@ -107,8 +107,8 @@ func running(options []option) (n int64) {
 	return n
 }
 
-// blind names a cluster in which replicas stay without anybody knowing how many more have room
-// there: that some fit nowhere is then not known either.
+// blind returns the name of a cluster that keeps replicas although its capacity is unknown; "" if
+// there is none. With such a cluster it is also unknown whether the remaining replicas fit.
 func (a *attempt) blind() string {
 	for i := range a.options {
 		if o := &a.options[i]; o.blind && (a.targets == nil || among(a.targets, o.cluster.Name)) {
@@ -118,7 +118,7 @@ func (a *attempt) blind() string {
 	return ""
 }
 
-// keep has the options kept that are among targets.
+// keep marks exactly the options in targets as kept, and clears needed.
 func keep(options []option, targets []workv1alpha2.TargetCluster) {
 	for i := range options {
 		o := &options[i]
@@ -126,7 +126,7 @@ func keep(options []option, targets []workv1alpha2.TargetCluster) {
 	}
 }
 
-// among is true when a cluster is one of the targets, which are ordered by name.
+// among reports whether a cluster is one of the targets. The targets must be sorted by name.
 func among(targets []workv1alpha2.TargetCluster, cluster string) bool {
 	_, found := slices.BinarySearchFunc(targets, cluster, func(t workv1alpha2.TargetCluster, name string) int {
 		return strings.Compare(t.Name, name)
@@ -141,11 +141,11 @@ func total(targets []workv1alpha2.TargetCluster) (sum int64) {
 	return sum
 }
 
-// mostRounds is how often a choice is made again with what it chose as what is placed. After three
-// rounds it does not change any more.
+// mostRounds limits how often a choice is repeated with its own result as the current placement.
+// The result no longer changes after three rounds.
 const mostRounds = 4
 
-// choose has the spread constraints choose among options, and shares replicas out among those.
+// choose selects options by the spread constraints and divides the replicas among them.
 func (a *attempt) choose(r *Request, options []option) {
 	a.targets, a.shortage, a.why, a.unspread = nil, "", "", nil
 	limits := r.Placement.limits
@@ -179,15 +179,16 @@ func (a *attempt) choose(r *Request, options []option) {
 		if a.targets, a.shortage = r.share(chosen); !byWeight || slices.EqualFunc(before, a.targets, same) {
 			return
 		}
-		// A cluster to which no replica fell makes room for another. What is placed now is what the
-		// next decision finds, and it must find nothing to change.
+		// A cluster that got no replica leaves its place in a group to another cluster. The next
+		// decision starts from this result, and must not change it.
 		keep(options, a.targets)
 	}
 }
 
 func same(a, b workv1alpha2.TargetCluster) bool { return a.Name == b.Name && current(a) == current(b) }
 
-// prefer orders options: those first in which the object is, then those of the groups that have the most room in all, then those with the most room or weight.
+// prefer orders options: first kept ones, then those of the groups with the most total capacity,
+// then those with the most capacity or weight.
 func (r *Request) prefer(a, b *option) int {
 	if a.keep != b.keep {
 		if a.keep {
@@ -198,7 +199,7 @@ func (r *Request) prefer(a, b *option) int {
 	return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(a.rank, b.rank), cmp.Compare(r.worth(b), r.worth(a)), cmp.Compare(a.tie, b.tie), strings.Compare(a.cluster.Name, b.cluster.Name))
 }
 
-// worth is what an option has to offer.
+// worth returns the value of an option in prefer: its weight, its replicas, or its capacity.
 func (r *Request) worth(o *option) int64 {
 	switch {
 	case !r.byRoom():
@@ -210,14 +211,15 @@ func (r *Request) worth(o *option) int64 {
 	}
 }
 
-// share shares replicas out among clusters. shortage says why it is less than was asked for.
+// share divides the replicas among the options. shortage is a message for users if fewer replicas
+// than requested are placed; else "".
 func (r *Request) share(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
 	name := func(i int) string { return options[i].cluster.Name }
 	switch {
 	case !r.divided():
 		return every(len(options), name, r.Replicas), ""
 	case *r.Replicas <= 0:
-		// Nothing to share out. The object stays in its clusters, asleep.
+		// Nothing is divided. The object stays in its clusters with 0 replicas.
 		return every(len(options), name, new(int32(0))), ""
 	case r.byRoom():
 		return r.shareByRoom(options)
@@ -233,7 +235,7 @@ func (r *Request) share(options []option) (targets []workv1alpha2.TargetCluster,
 	return share(r.UID, candidates, *r.Replicas), ""
 }
 
-// every gives each of n clusters the same number of replicas.
+// every gives each of n clusters the same number of replicas; nil: none is set.
 func every(n int, name func(i int) string, replicas *int32) []workv1alpha2.TargetCluster {
 	targets := make([]workv1alpha2.TargetCluster, n)
 	for i := range targets {
@@ -245,12 +247,12 @@ func every(n int, name func(i int) string, replicas *int32) []workv1alpha2.Targe
 	return targets
 }
 
-// shareByRoom shares replicas out by free capacity, and moves as few as it can: what runs and
-// still fits stays, a growing workload places only what is new, a shrinking one gives up
-// in proportion to what it has; Aggregated, it leaves the clusters in which it has the least. The
-// tiers of a group are filled in their order, and emptied in the reverse order. Where fewer
-// replicas fit, as many are placed. What runs where nobody knows the room stays, however fresh the
-// decision.
+// shareByRoom divides replicas by free capacity and moves as few as possible. Replicas that run and
+// still fit stay. If the object grows, only the new replicas are placed. If it shrinks, each
+// cluster loses in proportion to its replicas; with Aggregated, the clusters with the fewest lose
+// all of theirs first. Tiers of a group are filled in order and emptied in reverse order. If fewer
+// replicas fit than requested, that many are placed. Replicas in a cluster with unknown capacity
+// stay, even if the decision is fresh.
 func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCluster, shortage string) {
 	has, room := make([]candidate, len(options)), make([]candidate, len(options))
 	var running, free int64
@@ -260,7 +262,7 @@ func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCl
 		has[i] = candidate{i: i, name: o.cluster.Name, weight: o.has}
 		room[i] = candidate{i: i, name: o.cluster.Name, weight: o.room}
 		if r.Fresh && !o.blind {
-			// What runs takes room that would be free for it.
+			// For a fresh decision, the capacity of the running replicas counts as free.
 			has[i].weight, room[i].weight = 0, min(o.room+o.has, maxWeight)
 		}
 		running, free, last = running+has[i].weight, free+room[i].weight, max(last, o.tier)
@@ -288,7 +290,7 @@ func (r *Request) shareByRoom(options []option) (targets []workv1alpha2.TargetCl
 	return targets, shortage
 }
 
-// short says that fewer replicas are placed than are asked for.
+// short returns the message that fewer replicas than requested are placed.
 func (r *Request) short(placed int64) string {
 	if r.Components != nil {
 		return "no cluster has room for all of its components together"
@@ -296,7 +298,7 @@ func (r *Request) short(placed int64) string {
 	return fmt.Sprintf("%d of %d replicas are placed, and no more fit", placed, *r.Replicas)
 }
 
-// grow adds at most n replicas to the clusters of a tier, and returns how many.
+// grow adds at most n replicas to the clusters of a tier and returns how many it added.
 func (r *Request) grow(options []option, has, room []candidate, tier int8, n int64) int64 {
 	var here []candidate
 	var free int64
@@ -316,7 +318,7 @@ func (r *Request) grow(options []option, has, room []candidate, tier int8, n int
 	return n
 }
 
-// shrink takes at most n replicas from the clusters of a tier, and returns how many.
+// shrink removes at most n replicas from the clusters of a tier and returns how many it removed.
 func (r *Request) shrink(options []option, has, room []candidate, tier int8, n int64) int64 {
 	var here []candidate
 	var held int64
@@ -337,7 +339,8 @@ func (r *Request) shrink(options []option, has, room []candidate, tier int8, n i
 	return n
 }
 
-// narrow leaves as few candidates as have n in all: those first that come first, then the greatest.
+// narrow returns the fewest candidates that hold n together: first those for which comesFirst is
+// true, then those with the greatest weight.
 func (r *Request) narrow(candidates []candidate, n int64, comesFirst func(*candidate) bool) []candidate {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		if x, y := comesFirst(&a), comesFirst(&b); x != y {
@@ -357,7 +360,8 @@ func (r *Request) narrow(candidates []candidate, n int64, comesFirst func(*candi
 	return candidates
 }
 
-// give has clusters that the spread constraints need get a replica of those that have the most.
+// give moves one replica to each cluster that the spread constraints need and that has none. The
+// replica comes from the last tier, and there from the cluster that has the most.
 func give(options []option, has, room []candidate) {
 	for i := range options {
 		if !options[i].needed || has[i].weight > 0 || room[i].weight <= 0 {
@@ -380,17 +384,17 @@ func give(options []option, has, room []candidate) {
 	}
 }
 
-// candidate is a cluster that replicas are shared with.
+// candidate is a cluster in the division of replicas.
 type candidate struct {
-	i      int // its place among the clusters
+	i      int // index in the options
 	name   string
 	weight int64
-	seats  int64 // that it gets at least, and then that it got
+	seats  int64 // first the guaranteed replicas, then the assigned ones
 	tie    uint64
 }
 
-// share gives n replicas to candidates; those that get none are left out. No weights:
-// nobody gets any.
+// share divides n replicas among the candidates by weight. Candidates without a replica are left
+// out. If no candidate has a weight, the result is empty.
 func share(uid types.UID, candidates []candidate, n int32) []workv1alpha2.TargetCluster {
 	seated := seat(uid, candidates, n)
 	targets := make([]workv1alpha2.TargetCluster, 0, min(len(seated), int(n)))
@@ -403,8 +407,8 @@ func share(uid types.UID, candidates []candidate, n int32) []workv1alpha2.Target
 	return targets
 }
 
-// seat gives n replicas to candidates by Webster's method: one after another, each to the
-// candidate with the greatest weight/(2·seats+1).
+// seat divides n replicas by Webster's method: one after another, each to the candidate with the
+// greatest weight/(2·seats+1).
 func seat(uid types.UID, candidates []candidate, n int32) []candidate {
 	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c candidate) bool { return c.weight <= 0 })
 	var sum int64
@@ -415,9 +419,9 @@ func seat(uid types.UID, candidates []candidate, n int32) []candidate {
 	if sum == 0 {
 		return nil
 	}
-	// Everybody surely gets the replicas that are due when n is smaller by the number of
-	// candidates: rounding adds at most half a replica each. What is left is given out
-	// one by one, so the time does not grow with n.
+	// Rounding adds at most half a replica to each candidate. So every candidate is certain of its
+	// rounded share of n minus the number of candidates. The heap assigns only the rest, so the
+	// time does not grow with n.
 	left := int64(n)
 	sure := left - int64(len(candidates))
 	for i := range candidates {
@@ -434,14 +438,14 @@ func seat(uid types.UID, candidates []candidate, n int32) []candidate {
 	}
 	q := queue(candidates)
 	heap.Init(&q)
-	for range left { // none are left when as many had to be given
+	for range left { // no replica is left if the guaranteed ones use up n
 		q[0].seats++
 		heap.Fix(&q, 0)
 	}
 	return q
 }
 
-// tie is the FNV-1a hash of an object's UID and a cluster's name.
+// tie returns the FNV-1a hash of an object's UID and a cluster's name.
 func tie(uid types.UID, name string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211
 	h := uint64(offset)
@@ -455,7 +459,7 @@ func tie(uid types.UID, name string) uint64 {
 	return h
 }
 
-// queue is a heap of candidates, whose turn it is first.
+// queue is a heap of candidates. The candidate that gets the next replica is first.
 type queue []candidate
 
 func (q *queue) Len() int      { return len(*q) }
@@ -474,14 +478,14 @@ func (q *queue) Less(i, j int) bool {
 	return a.name < b.name
 }
 
-// Push and Pop make it a heap.Interface; candidates neither join nor leave.
+// Push is required by heap.Interface. No candidate is added in practice.
 func (q *queue) Push(c any) {
 	if candidate, ok := c.(candidate); ok {
 		*q = append(*q, candidate)
 	}
 }
 
-// Pop is there for heap.Interface.
+// Pop is required by heap.Interface.
 func (q *queue) Pop() any {
 	last := len(*q) - 1
 	c := (*q)[last]

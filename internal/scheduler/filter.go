@@ -10,31 +10,31 @@ import (
 
 // Reasons of verdicts.
 const (
-	ReasonFenced         = "Fenced"         // the object's namespace may not use it
+	ReasonFenced         = "Fenced"         // the object's namespace may not use the cluster
 	ReasonLeaving        = "Leaving"        // the cluster is being removed
-	ReasonAffinityWrong  = "AffinityWrong"  // the affinity cannot be read
-	ReasonNotSelected    = "NotSelected"    // the affinity does not select it
-	ReasonOtherGroup     = "OtherGroup"     // it is of another group of clusterAffinities than the one that was taken
-	ReasonNoWeight       = "NoWeight"       // no staticWeightList entry selects it
-	ReasonNoGroup        = "NoGroup"        // it lacks the field or label that a spread constraint is about
+	ReasonAffinityWrong  = "AffinityWrong"  // the affinity is invalid
+	ReasonNotSelected    = "NotSelected"    // the affinity does not select the cluster
+	ReasonOtherGroup     = "OtherGroup"     // another group of clusterAffinities was chosen
+	ReasonNoWeight       = "NoWeight"       // no staticWeightList entry selects the cluster
+	ReasonNoGroup        = "NoGroup"        // lacks the field or label of a spread constraint
 	ReasonTainted        = "Tainted"        // a taint is not tolerated
 	ReasonUnreachable    = "Unreachable"    // the cluster does not answer
-	ReasonOutOfBounds    = "OutOfBounds"    // the profile of the cluster's agent does not let the object in
+	ReasonOutOfBounds    = "OutOfBounds"    // the agent's profile does not admit the object
 	ReasonAPINotServed   = "APINotServed"   // the cluster does not serve the kind
-	ReasonAPIUnknown     = "APIUnknown"     // the cluster cannot say whether it does
-	ReasonAffinityGroup  = "AffinityGroup"  // no other object of its affinity group is there
-	ReasonAntiAffinity   = "AntiAffinity"   // another object of its anti-affinity group is there
+	ReasonAPIUnknown     = "APIUnknown"     // it is unknown whether the cluster serves the kind
+	ReasonAffinityGroup  = "AffinityGroup"  // no other object of the affinity group is there
+	ReasonAntiAffinity   = "AntiAffinity"   // another object of the anti-affinity group is there
 	ReasonUnknownCluster = "UnknownCluster" // no cluster has the name
-	ReasonSpread         = "Spread"         // it fits, and the spread constraints let no more clusters in
-	ReasonNoRoom         = "NoRoom"         // it fits, and no replica has room there
-	ReasonNoReplicas     = "NoReplicas"     // it fits, and no replica fell to it
-	ReasonStaysFenced    = "StaysFenced"    // it is Fenced by now, and what was placed there before stays
+	ReasonSpread         = "Spread"         // fits, but the spread constraints admit no more
+	ReasonNoRoom         = "NoRoom"         // fits, but has no capacity for a replica
+	ReasonNoReplicas     = "NoReplicas"     // fits, and got no replica
+	ReasonStaysFenced    = "StaysFenced"    // Fenced now; what was placed before stays
 )
 
-// rejections of one cluster: a bit for each filter that did not let it pass.
+// rejections is a bit set with one bit for each filter that rejects a cluster.
 type rejections uint16
 
-// The filters, in the order in which their reasons are told.
+// The filters, in the order in which verdicts list them.
 const (
 	fenced = iota
 	leaving
@@ -53,9 +53,9 @@ const (
 	apart
 )
 
-// filters tell whether a cluster does not pass. Where the object is already, it stays unless
-// the cluster leaves or the policy does not mean it any more. A filter allocates nothing; what
-// it says is put into words when somebody asks.
+// filters decide whether a cluster is rejected. An object that is in the cluster already stays
+// unless the cluster leaves or the policy no longer selects it. rejects allocates nothing; message
+// is called only when a message is needed.
 var filters = [...]struct {
 	reason  string
 	rejects func(r *Request, c *Cluster, f facts) bool
@@ -166,7 +166,7 @@ var filters = [...]struct {
 	},
 }
 
-// judge lets every filter look at a cluster.
+// judge returns the filters that reject the cluster.
 func (r *Request) judge(c *Cluster, f facts) rejections {
 	var all rejections
 	for i := range filters {
@@ -177,10 +177,11 @@ func (r *Request) judge(c *Cluster, f facts) rejections {
 	return all
 }
 
-// grouped is true when the policy has groups of clusters.
+// grouped reports whether the policy uses clusterAffinities.
 func (p *Placement) grouped() bool { return len(p.terms) > 0 && p.terms[0].name != "" }
 
-// ungrouped is the first spread constraint that has no group for a cluster.
+// ungrouped returns the first spread constraint whose field or label the cluster lacks; nil if
+// there is none.
 func (p *Placement) ungrouped(c *Cluster) *limit {
 	for i := range p.limits {
 		if !p.limits[i].has(c) {
@@ -190,22 +191,24 @@ func (p *Placement) ungrouped(c *Cluster) *limit {
 	return nil
 }
 
-// Fence says which clusters an object's namespace may use. It does not change, and can be
-// compared.
+// Fence decides which clusters the namespace of an object may use. It is immutable and comparable.
 type Fence interface {
-	// Allows says whether objects of the namespace may be placed in a cluster, and Tolerates
-	// whether the namespace's own policies may tolerate a taint of it. They allocate nothing.
+	// Allows reports whether objects of the namespace may be placed in the cluster. Tolerates
+	// reports whether policies of the namespace may tolerate a taint of the cluster. Both allocate
+	// nothing.
 	Allows(c *Cluster) bool
 	Tolerates(c *Cluster, t *corev1.Taint) bool
-	// Closed says why a cluster is not allowed, and Ungranted why a taint may not be tolerated.
+	// Closed is the message why a cluster is not allowed. Ungranted is the message why a taint may
+	// not be tolerated.
 	Closed() string
 	Ungranted() string
 }
 
-// closed is true when the object's namespace may not use a cluster.
+// closed reports whether the object's namespace may not use the cluster.
 func (r *Request) closed(c *Cluster) bool { return r.Fence != nil && !r.Fence.Allows(c) }
 
-// untolerated is the first taint of a cluster that keeps new objects out.
+// untolerated returns the first taint of the cluster that rejects new objects; nil if there is
+// none.
 func (r *Request) untolerated(c *Cluster) *corev1.Taint {
 	for i := range c.Taints {
 		t := &c.Taints[i]
@@ -219,7 +222,8 @@ func (r *Request) untolerated(c *Cluster) *corev1.Taint {
 	return nil
 }
 
-// alike is true when the same taint keeps new objects out of two clusters.
+// alike reports whether the same taint keeps new objects out of both clusters. Each must have such
+// a taint.
 func (r *Request) alike(a, b *Cluster) bool {
 	x, y := r.untolerated(a), r.untolerated(b)
 	return x.Key == y.Key && x.Value == y.Value && x.Effect == y.Effect
@@ -229,7 +233,7 @@ func (p *Placement) tolerates(t *corev1.Taint) bool {
 	return slices.ContainsFunc(p.tolerations, func(toleration corev1.Toleration) bool { return Tolerates(toleration, t) })
 }
 
-// Tolerates says whether a toleration is one of a taint.
+// Tolerates reports whether the toleration matches the taint, as Kubernetes matches them.
 func Tolerates(toleration corev1.Toleration, t *corev1.Taint) bool {
 	return (toleration.Effect == "" || toleration.Effect == t.Effect) &&
 		(toleration.Key == "" || toleration.Key == t.Key) &&

@@ -11,27 +11,28 @@ import (
 	"orrery.dev/orrery/internal/policy"
 )
 
-// Placement is what a policy says about where, read once for many decisions. It does not
-// change and may be shared.
+// Placement is the placement of a policy, compiled once for many decisions. It is immutable and may
+// be shared.
 type Placement struct {
-	terms       []term   // in order; there is at least one
-	named       []string // by the affinities, without those that they exclude
-	limits      []limit  // of the spread constraints
+	terms       []term   // in order; at least one, unless wrongAffinity is set
+	named       []string // clusters that the affinities name and do not exclude, sorted
+	limits      []limit  // from the spread constraints
 	tolerations []corev1.Toleration
-	trusted     bool // an administrator wrote it
+	trusted     bool // an administrator wrote the policy
 
 	divided, dynamic, aggregated bool
-	weights                      []weight // of the static weight list; nil when there is none
+	weights                      []weight // from the static weight list; nil: there is no list
 
-	// What cannot be read; the clusters are then all rejected.
+	// Errors of invalid parts. wrongAffinity makes the filters reject all clusters, wrongWeights
+	// does so for objects whose replicas are divided.
 	wrongAffinity, wrongWeights error
 
 	memo *memo
 }
 
-// term is one of the groups of clusters of which an object is placed in one.
+// term is one group of clusters. An object is placed in one term only.
 type term struct {
-	name  string // empty for the only group of a clusterAffinity
+	name  string // "" for the single group of a clusterAffinity
 	tiers []*policy.Affinity
 }
 
@@ -40,7 +41,7 @@ type weight struct {
 	weight   int64
 }
 
-// Compile reads a placement. What of it cannot be read is said by the verdicts.
+// Compile compiles a placement. It returns no error: verdicts report the invalid parts.
 func Compile(p policyv1alpha1.Placement) *Placement {
 	c := &Placement{tolerations: p.ClusterTolerations, memo: &memo{}}
 	if c.terms, c.wrongAffinity = compileTerms(p); c.wrongAffinity == nil {
@@ -100,7 +101,7 @@ func compileTerms(p policyv1alpha1.Placement) ([]term, error) {
 	return terms, nil
 }
 
-// namedBy are the clusters that the affinities of a placement name, by name.
+// namedBy returns the names of clusters that the affinities list and do not exclude, sorted.
 func namedBy(p policyv1alpha1.Placement, terms []term) []string {
 	var names []string
 	add := func(affinity *policyv1alpha1.ClusterAffinity, read *policy.Affinity) {
@@ -127,36 +128,37 @@ func namedBy(p policyv1alpha1.Placement, terms []term) []string {
 	return slices.Compact(names)
 }
 
-// Trusted is the same placement, written by an administrator: its tolerations count behind every
-// fence.
+// Trusted returns a copy of the placement for a policy that an administrator wrote: a Fence does
+// not restrict its tolerations.
 func (p *Placement) Trusted() *Placement {
 	trusted := *p
 	trusted.trusted = true
 	return &trusted
 }
 
-// Divided is true when replicas are shared out among the clusters.
+// Divided reports whether the replicas are divided among the clusters.
 func (p *Placement) Divided() bool { return p.divided }
 
-// ByCapacity is true when they are shared out by free capacity.
+// ByCapacity reports whether replicas are divided by free capacity.
 func (p *Placement) ByCapacity() bool { return p.dynamic || p.aggregated }
 
-// Once is true when an object of several components is placed in one cluster: its components are not divided, so each of several
-// clusters would run all of them.
+// Once reports whether an object with several components is placed in one cluster only. Components
+// are not divided, so several clusters would each run all of them.
 func (p *Placement) Once() bool { return p.divided || p.single() }
 
-// OnceByCapacity is true when it is placed in one that has room for all of them together.
+// OnceByCapacity reports whether such an object is placed in a cluster with capacity for all its
+// components together.
 func (p *Placement) OnceByCapacity() bool { return p.ByCapacity() || p.single() && p.weights == nil }
 
-// single is true when a spread constraint lets an object into one cluster only.
+// single reports whether a spread constraint limits an object to one cluster.
 func (p *Placement) single() bool {
 	return slices.ContainsFunc(p.limits, func(l limit) bool { return l.field == policyv1alpha1.SpreadByCluster && l.max == 1 })
 }
 
-// Chooses is true when clusters are chosen among those that fit.
+// Chooses reports whether clusters are chosen among those that pass the filters.
 func (p *Placement) Chooses() bool { return len(p.terms) > 1 || len(p.limits) > 0 }
 
-// Selects says whether the affinity selects a cluster; of several, any of them.
+// Selects reports whether an affinity selects the cluster; with clusterAffinities, any group's.
 func (p *Placement) Selects(c *Cluster) bool {
 	return slices.ContainsFunc(p.terms, func(t term) bool { return t.tier(c) != noTier })
 }
@@ -168,7 +170,7 @@ func matches(a *policy.Affinity, c *Cluster) bool {
 // noTier is the tier of a cluster that a term does not select.
 const noTier = -1
 
-// tier is the first of a term's affinities that selects a cluster.
+// tier returns the index of the first of the term's affinities that selects the cluster, or noTier.
 func (t *term) tier(c *Cluster) int8 {
 	for i, a := range t.tiers {
 		if matches(a, c) {
@@ -178,13 +180,13 @@ func (t *term) tier(c *Cluster) int8 {
 	return noTier
 }
 
-// term is the place of a term; of the first one when none has the name.
+// term returns the index of the term with the name, or 0 if there is none.
 func (p *Placement) term(name string) int {
 	return max(0, slices.IndexFunc(p.terms, func(t term) bool { return t.name == name }))
 }
 
-// weigh is the greatest weight that the static weight list gives a cluster, and 1 without
-// a list.
+// weigh returns the greatest weight that an entry of the static weight list gives the cluster; 1 if
+// there is no list.
 func (p *Placement) weigh(c *Cluster) int64 {
 	if p.weights == nil {
 		return 1
@@ -198,10 +200,10 @@ func (p *Placement) weigh(c *Cluster) int64 {
 	return greatest
 }
 
-// Concerns says whether a change of a cluster, from before (nil: it is new) to after (nil:
-// it is gone), may change where an object of a kind is placed, behind a fence (nil: none), or
-// what is said of it. placed is true when the object is in the cluster. That the cluster ceases to answer concerns
-// nothing: what is placed there stays, and nobody waits for a cluster to be silent.
+// Concerns reports whether a change of a cluster may change where an object of the kind is placed,
+// or its verdicts. before is nil for a new cluster, after for a removed one. fence may be nil.
+// placed is true if the object is in the cluster. A cluster that stops answering changes nothing:
+// the object stays where it is placed, and no object waits for a cluster to be unreachable.
 func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKind, fence Fence, placed bool) bool {
 	if before == nil || after == nil || before.UID != after.UID {
 		either := after
@@ -218,7 +220,7 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 		return false
 	}
 	if !before.Bounds.Equal(after.Bounds) {
-		return true // what is in them is judged object by object
+		return true // Bounds are judged for each object
 	}
 	for i := range p.terms {
 		if p.terms[i].tier(before) != p.terms[i].tier(after) {
@@ -231,7 +233,7 @@ func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKin
 	r := Request{Placement: p, Kind: kind, Fence: fence, Replicas: new(int32(1))}
 	was, is := r.judge(before, r.facts(before, placed)), r.judge(after, r.facts(after, placed))
 	if is&was == was && is&^was&^(1<<reachable|1<<apiKnown) == 0 {
-		is = was // at most it ceased to answer
+		is = was // at most the cluster stopped answering
 	}
 	return was != is || p.weigh(before) != p.weigh(after) || placed && r.closed(before) != r.closed(after)
 }

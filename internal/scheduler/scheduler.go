@@ -1,20 +1,18 @@
-// Package scheduler says which clusters an object is placed in and why not in the others.
-// It is pure: the same clusters and the same request, in whatever order, give the same
-// result.
+// Package scheduler decides which clusters an object is placed in, and why it is not placed in the
+// others. It is pure: the same request and clusters always give the same result.
 //
-// Filters come first, in a fixed order. Every filter looks at every cluster, so the verdicts
-// name all that stands in the way. What is placed in a cluster stays there until the cluster
-// leaves or the policy does not mean it any more: a cluster that does not answer or does not
-// serve the kind, a new taint, a lack of room, another object and a fence let nothing new in and
-// take nothing out.
+// Filters come first, in a fixed order. Every filter judges every cluster, so the verdicts list all
+// reasons. An object stays in a cluster until the cluster leaves or the policy no longer selects
+// the cluster. Unreachability, a kind that is not served, a new taint, missing capacity, another
+// object and a fence only keep new objects out.
 //
-// Spread constraints then choose among the clusters that passed: those first in which the object
-// is, then those with the most room or weight. Last, replicas are shared out.
+// Spread constraints then choose among the clusters that passed. Clusters that have the object come
+// first, then those with the most capacity or weight. Last, the replicas are divided.
 //
-// They are by Webster's method (Sainte-Laguë), which never takes a replica from a cluster
-// because its weight grew. Between clusters with equal claims the one with
-// the greater weight comes first, then the one that a hash of the object's UID and the
-// cluster's name picks, so that many small workloads do not all land in one cluster.
+// Replicas are divided by Webster's method (Sainte-Laguë), which never takes a replica from a
+// cluster because its weight grew. Between equal quotients the cluster with the greater weight
+// comes first. Ties are then broken by a hash of the object's UID and the cluster's name, so that
+// small workloads do not all go to one cluster.
 package scheduler
 
 import (
@@ -30,68 +28,67 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Request is what is to be placed.
+// Request describes the object to place.
 type Request struct {
 	UID       types.UID // of the object
 	Kind      schema.GroupVersionKind
-	Namespace string // of the object; empty: it has none
+	Namespace string // "" for a cluster-scoped object
 	Placement *Placement
-	// Fence of the object's namespace; nil: there is none.
+	// Fence of the object's namespace; nil: no restriction.
 	Fence Fence
-	// Replicas that the object asks for; nil for kinds without, which are placed whole in
-	// every cluster. Claim is what each of them claims of a cluster.
+	// Replicas that the object requests. It is nil for kinds without replicas, which are placed
+	// whole in every cluster. Claim is what each replica requires of a cluster.
 	Replicas *int32
 	Claim    *Claim
-	// Components of an object of a kind with several; nil for all others, and for an object with replicas. They are placed together: in
-	// one cluster, if the placement says so (Placement.Once), else in each.
+	// Components of an object whose kind has several; nil for other kinds, and if Replicas is set.
+	// All components are placed together: in one cluster if Placement.Once, else in each.
 	Components []Component
-	// Previous is where the object is placed now; Shared is true when its replicas there are
-	// shares of what it asked for. Group is the group of the placement's clusterAffinities that
-	// they are of.
+	// Previous is the current placement. Shared is true if its replicas are shares of the object's
+	// replicas. Group is the group of clusterAffinities that the current placement is in.
 	Previous []workv1alpha2.TargetCluster
 	Shared   bool
 	Group    string
-	// Fresh decides as if nothing were placed yet, because the policy changed or somebody asked
-	// for it. Clusters that take nothing new keep what they have even so.
+	// Fresh makes the decision as if the object were not placed, because the policy changed or a
+	// user requested it. Clusters that take nothing new keep what they have even then.
 	Fresh bool
-	// Together are the clusters in which others of the object's affinity group are; empty: there
-	// are none. Apart are those in which others of its anti-affinity group are.
+	// Together is the set of clusters that have other objects of the affinity group; empty: there
+	// are none. Apart is the set of clusters that have other objects of the anti-affinity group.
 	Together, Apart sets.Set[string]
 
-	term int // that is tried
+	term int // index of the term that is being tried
 }
 
-// divided is true when the object's replicas are shared out.
+// divided reports whether the object's replicas are divided among clusters.
 func (r *Request) divided() bool {
 	return r.Replicas != nil && (r.Placement.divided || r.Components != nil)
 }
 
-// Result is where an object is placed.
+// Result is the decision for an object.
 type Result struct {
-	// Clusters by name.
+	// Clusters, sorted by name.
 	Clusters []workv1alpha2.TargetCluster
-	// Shared is true when their replicas are shares of what the object asks for.
+	// Shared is true if the replicas of Clusters are shares of the object's replicas.
 	Shared bool
-	// Group is the group of the placement's clusterAffinities that they are of; empty where it
-	// has none.
+	// Group is the group of clusterAffinities that Clusters are in; "" if the placement has no
+	// groups.
 	Group    string
 	Verdicts Verdicts
 	// Reason is workv1alpha2.ReasonScheduled, ReasonNoClusterFits or ReasonInsufficient. With
-	// NoClusterFits Clusters is what of the previous placement stays, with Insufficient there are
-	// fewer replicas in it than the object asks for.
+	// NoClusterFits, Clusters is the part of the previous placement that stays. With Insufficient,
+	// Clusters has fewer replicas than the object requests.
 	Reason  string
 	Message string
-	// Unmatched is true when the policy selects none of the clusters: nothing stays.
+	// Unmatched is true if the policy selects no cluster. Then nothing stays.
 	Unmatched bool
 }
 
-// Schedule places an object. The clusters are ordered by name.
+// Schedule decides where to place an object. The clusters must be sorted by name.
 func Schedule(clusters []*Cluster, r Request) Result {
 	if r.Components == nil || !r.Placement.Once() {
 		r.Components = nil
 		return place(clusters, r)
 	}
-	// All components together are one replica, which claims what they do.
+	// All components together count as one replica.
 	r.Replicas, r.Shared = new(int32(1)), false
 	r.Previous = slices.Clone(r.Previous)
 	for i := range r.Previous {
@@ -105,10 +102,10 @@ func Schedule(clusters []*Cluster, r Request) Result {
 	return result
 }
 
-// place places an object as its request says, in one of the groups of its placement.
+// place tries the terms of the placement in order and returns the result of the best one.
 func place(clusters []*Cluster, r Request) Result {
 	previous := r.Previous
-	if !slices.IsSortedFunc(previous, byName) { // somebody else wrote it
+	if !slices.IsSortedFunc(previous, byName) { // another client wrote the binding
 		previous = slices.SortedFunc(slices.Values(previous), byName)
 	}
 	selection := r.Placement.selection(clusters)
@@ -123,7 +120,7 @@ func place(clusters []*Cluster, r Request) Result {
 		if a.try(&r); a.targets != nil && a.shortage == "" {
 			return a.result(&r)
 		}
-		// Room that nobody knows is not missing: for that nothing leaves its group.
+		// Unknown capacity is not missing capacity: an object does not leave its group for it.
 		if blind := a.blind(); t == own && blind != "" {
 			if partial = anyTerm; a.shortage == "" {
 				break
@@ -131,8 +128,8 @@ func place(clusters []*Cluster, r Request) Result {
 			a.shortage += "; how many have room in " + blind + " is not known"
 			return a.result(&r)
 		}
-		// What fits whole nowhere is placed in part: where it is now, or else in the first group
-		// in which any of it fits.
+		// An object that fits completely in no term is placed in part: in its current term, or else
+		// in the first term with capacity for any replica.
 		if a.shortage != "" && (partial == anyTerm || !some && len(a.targets) > 0) {
 			partial, some = t, len(a.targets) > 0
 		}
@@ -142,7 +139,7 @@ func place(clusters []*Cluster, r Request) Result {
 		a.try(&r)
 		return a.result(&r)
 	}
-	why := a.why // of the last group
+	why := a.why // from the last term
 	if r.term = anyTerm; len(r.Placement.terms) != 1 {
 		a.judge(&r)
 	}
@@ -163,7 +160,8 @@ func place(clusters []*Cluster, r Request) Result {
 	}
 }
 
-// order is the order in which the terms are tried: the one first in which the object is.
+// order returns the indexes of the terms in the order in which they are tried. Unless the decision
+// is fresh, the current term of the object comes first.
 func (r *Request) order() []int {
 	n := len(r.Placement.terms)
 	order := make([]int, 0, n)
@@ -178,27 +176,27 @@ func (r *Request) order() []int {
 	return order
 }
 
-// attempt is a try to place an object in the clusters of one term.
+// attempt tries to place an object in the clusters of one term.
 type attempt struct {
 	clusters  []*Cluster
 	selection *selection
-	previous  []workv1alpha2.TargetCluster // by name
+	previous  []workv1alpha2.TargetCluster // sorted by name
 
 	rejected []rejections
 	stays    []string
-	options  []option // the clusters that passed the filters, by name
-	unspread []bool   // clusters that the spread constraints left out; nil: there are none
-	cramped  bool     // replicas were shared out by room
+	options  []option // the clusters that passed the filters, sorted by name
+	unspread []bool   // clusters that the spread constraints left out; nil: no constraints
+	cramped  bool     // replicas are divided by capacity
 
-	targets  []workv1alpha2.TargetCluster // nil: nothing was placed
-	shortage string                       // why it is less than was asked for
-	why      string                       // nothing was placed although clusters passed the filters
+	targets  []workv1alpha2.TargetCluster // nil: nothing is placed
+	shortage string                       // why fewer replicas than requested are placed
+	why      string                       // why nothing is placed although clusters passed
 }
 
-// judge lets the filters look at all clusters.
+// judge applies the filters to all clusters, and sets rejected, stays and options.
 func (a *attempt) judge(r *Request) {
 	a.options, a.stays = a.options[:0], nil
-	left := a.previous // both are ordered by name
+	left := a.previous // both are sorted by name
 	for i, c := range a.clusters {
 		for len(left) > 0 && left[0].Name < c.Name {
 			left = left[1:]
@@ -232,11 +230,11 @@ func (a *attempt) verdicts(r *Request) Verdicts {
 	}
 }
 
-// result is that of an attempt that placed something.
+// result returns the result of an attempt that placed the object.
 func (a *attempt) result(r *Request) Result {
 	v := a.verdicts(r)
 	v.chosen = make([]bool, len(a.clusters))
-	for i, at := 0, 0; i < len(a.clusters) && at < len(a.targets); i++ { // both are ordered by name
+	for i, at := 0, 0; i < len(a.clusters) && at < len(a.targets); i++ { // both are sorted by name
 		if v.chosen[i] = a.clusters[i].Name == a.targets[at].Name; v.chosen[i] {
 			at++
 		}
@@ -261,7 +259,7 @@ func (a *attempt) result(r *Request) Result {
 	return result
 }
 
-// lacks names what keeps more from having room, with the clusters in which it does: the nodes of all others do.
+// lacks lists the limits on capacity other than full nodes, each with its clusters.
 func (a *attempt) lacks() string {
 	clusters := map[lack][]string{}
 	for i := range a.options {
@@ -280,9 +278,9 @@ func (a *attempt) lacks() string {
 	return said.String()
 }
 
-// Keep is what stays of a placement that nobody decides on any more: its clusters as long
-// as they are in the fleet, with the replicas that the object asks for now, shared out or
-// copied as they were. The clusters are ordered by name.
+// Keep returns the part of a placement that stays if no new decision is made: its clusters that are
+// still in the fleet. The object's present replicas are divided among them if shared, else each
+// gets all. The clusters must be sorted by name.
 func Keep(
 	clusters []*Cluster, uid types.UID, previous []workv1alpha2.TargetCluster, shared bool, replicas *int32,
 ) []workv1alpha2.TargetCluster {
@@ -301,7 +299,7 @@ func Keep(
 		return every(len(has), name, new(int32(0)))
 	}
 	if !slices.ContainsFunc(has, func(c candidate) bool { return c.weight > 0 }) {
-		for i := range has { // asleep until now
+		for i := range has { // all had 0 replicas
 			has[i].weight = 1
 		}
 	}
@@ -317,7 +315,7 @@ func current(t workv1alpha2.TargetCluster) int64 {
 	return int64(*t.Replicas)
 }
 
-// find is the place of a cluster in an ordered list; -1 when it is not there.
+// find returns the index of a cluster in a list that is sorted by name; -1 if it is missing.
 func find(clusters []*Cluster, name string) int {
 	i, found := slices.BinarySearchFunc(clusters, name, func(c *Cluster, name string) int { return strings.Compare(c.Name, name) })
 	if !found {
@@ -326,7 +324,7 @@ func find(clusters []*Cluster, name string) int {
 	return i
 }
 
-// unknown are the names in an affinity that no cluster has.
+// unknown returns the names in the affinities that no cluster has.
 func unknown(clusters []*Cluster, p *Placement) []string {
 	var names []string
 	for _, name := range p.named {
@@ -338,10 +336,10 @@ func unknown(clusters []*Cluster, p *Placement) []string {
 	return names
 }
 
-// mostNamed bounds the clusters that a message names.
+// mostNamed is the number of clusters that a message names at most.
 const mostNamed = 10
 
-// more ends a list of which only the first are named.
+// more returns the end of a list that names only the first mostNamed of count.
 func more(count int, separator string) string {
 	if count <= mostNamed {
 		return ""
@@ -349,12 +347,12 @@ func more(count int, separator string) string {
 	return fmt.Sprintf("%sand %d more", separator, count-mostNamed)
 }
 
-// firstOf are the first of some names, and how many there are besides.
+// firstOf joins the first mostNamed names, and adds the number of the others.
 func firstOf(names []string) string {
 	return strings.Join(names[:min(len(names), mostNamed)], ", ") + more(len(names), ", ")
 }
 
-// staying ends the first sentence of a message about a placement that was not made.
+// staying adds to the message why the clusters in which the object stays.
 func staying(why string, kept []workv1alpha2.TargetCluster) string {
 	if len(kept) == 0 {
 		return why

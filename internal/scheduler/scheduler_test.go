@@ -20,17 +20,17 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// serves every kind, or none, or nobody knows.
+// serves gives the same answer for every kind.
 type serves presence.Presence
 
 func (s serves) Serves(schema.GroupVersionKind) presence.Presence { return presence.Presence(s) }
 
-// roomy has room for as many replicas.
+// roomy has capacity for that many replicas.
 type roomy int64
 
 func (n roomy) Fits(*Claim, bool) (int64, string) { return int64(n), "" }
 
-// Sets counts as if every pod of a component took the room of a replica.
+// Sets counts as if every pod of a component took the capacity of a replica.
 func (n roomy) Sets(components []Component, _ bool) (sets int64, lacking, quota string) {
 	var each int64
 	for _, c := range components {
@@ -60,7 +60,7 @@ func free(name string, n int64) *Cluster {
 	return with(name, func(c *Cluster) { c.Room = roomy(n) })
 }
 
-// schedule places an object in clusters in whatever order.
+// schedule places an object in clusters in any order.
 func schedule(clusters []*Cluster, r Request) Result {
 	if r.Placement == nil {
 		r.Placement = Compile(policyv1alpha1.Placement{})
@@ -449,7 +449,8 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// A message must not change whenever some cluster joins that the policy does not mean.
+// TestMessageIgnoresOtherClusters: a message does not change when a cluster joins that the policy
+// does not select.
 func TestMessageIgnoresOtherClusters(t *testing.T) {
 	r := Request{Placement: Compile(policyv1alpha1.Placement{ClusterAffinity: named("oak")})}
 	before := schedule([]*Cluster{healthy("oak")}, r).Message
@@ -459,7 +460,7 @@ func TestMessageIgnoresOtherClusters(t *testing.T) {
 	}
 }
 
-// Small workloads with equal weights must not all land in one cluster.
+// TestTiesAreSpread: small workloads with equal weights do not all go to one cluster.
 func TestTiesAreSpread(t *testing.T) {
 	fleet := []*Cluster{healthy("oak"), healthy("pine"), healthy("elm")}
 	landed := map[string]int{}
@@ -481,8 +482,8 @@ func sum(all []workv1alpha2.TargetCluster) (total int64) {
 	return total
 }
 
-// FuzzStatic: the shares add up, whatever the order of the clusters, and more weight never
-// means fewer replicas.
+// FuzzStatic: the shares add up for every order of the clusters, and more weight never means fewer
+// replicas.
 func FuzzStatic(f *testing.F) {
 	f.Add(uint64(1), uint8(3), int32(10))
 	f.Add(uint64(2), uint8(40), int32(2_000_000_000))
@@ -525,8 +526,8 @@ func FuzzStatic(f *testing.F) {
 	})
 }
 
-// FuzzDynamic: replicas add up or nothing moves, no cluster gets more than fits, and a
-// growing workload takes nothing away.
+// FuzzDynamic: replicas add up or nothing moves, no cluster gets more than fits, and a workload
+// that grows loses no replica.
 func FuzzDynamic(f *testing.F) {
 	f.Add(uint64(1), uint8(3), int32(10))
 	f.Add(uint64(9), uint8(9), int32(100))
@@ -571,7 +572,7 @@ func FuzzDynamic(f *testing.F) {
 	})
 }
 
-// crowded has room for replicas of objects that are there already.
+// crowded has capacity only for replicas of objects that are in the cluster already.
 type crowded struct{}
 
 func (crowded) Fits(_ *Claim, there bool) (int64, string) {
@@ -586,7 +587,7 @@ func (c crowded) Sets(_ []Component, there bool) (sets int64, lacking, quota str
 	return sets, "", quota
 }
 
-// Where no more objects are let in, those that are there grow.
+// TestRoomOfObjectsThatAreThere: where no new objects are admitted, existing ones grow.
 func TestRoomOfObjectsThatAreThere(t *testing.T) {
 	var clusters []*Cluster
 	for _, name := range []string{"a", "b"} {
@@ -598,7 +599,7 @@ func TestRoomOfObjectsThatAreThere(t *testing.T) {
 	if got := Schedule(clusters, r); len(got.Clusters) > 0 || got.Reason != workv1alpha2.ReasonInsufficient {
 		t.Errorf("a new one is placed in %v: %s", got.Clusters, got.Reason)
 	}
-	// The quota is named to whoever asks why.
+	// The verdict names the quota.
 	got := Schedule(clusters, r)
 	if want := "0 of 4 replicas are placed, and no more fit; ResourceQuota shop/objects bounds how many fit in a, b"; got.Message != want {
 		t.Errorf("it says %q, want %q", got.Message, want)
@@ -610,7 +611,7 @@ func TestRoomOfObjectsThatAreThere(t *testing.T) {
 	if diff := cmp.Diff([]Verdict{{Reason: want[0].Reason, Message: want[0].Message, Clusters: []string{"b"}}}, got.Verdicts.Of("b")); diff != "" {
 		t.Errorf("verdict on b (-want +got):\n%s", diff)
 	}
-	for _, had := range []int32{2, 0} { // 0: it was asleep
+	for _, had := range []int32{2, 0} { // 0: it had 0 replicas
 		for _, fresh := range []bool{false, true} {
 			r.Previous, r.Fresh = []workv1alpha2.TargetCluster{{Name: "b", Replicas: new(had)}}, fresh
 			got := Schedule(clusters, r)
@@ -638,7 +639,8 @@ func BenchmarkSchedule(b *testing.B) {
 	}
 }
 
-// TestBounds: an object is placed only where the profile of a cluster's agent lets it in, and stays where it was placed before.
+// TestBounds: an object is placed only where the profile of the cluster's agent admits it. It stays
+// where it was placed before.
 func TestBounds(t *testing.T) {
 	bounded := func(name string, namespaces ...string) *Cluster {
 		return with(name, func(c *Cluster) { c.Bounds = &Bounds{Profile: "Placement", Namespaces: namespaces} })

@@ -2,21 +2,21 @@ package scheduler
 
 import "sync/atomic"
 
-// selection is what a placement says of some clusters that does not depend on the object: which
-// of them each term selects, and their static weights. Most decisions are about the same clusters
-// as the one before, and comparing labels is most of the work.
+// selection caches the part of a decision that does not depend on the object: which clusters each
+// term selects, and their static weights. Most decisions are for the same clusters as the one
+// before, and matching labels takes most of the time.
 type selection struct {
 	clusters []*Cluster
 	terms    int
-	tiers    []int8 // of each cluster, in each term
+	tiers    []int8 // index i*terms+t: the tier of cluster i in term t
 	weights  []int64
-	matched  bool // one of them is selected
+	matched  bool // a term selects at least one cluster
 }
 
-// memo keeps the last selection of a placement. It changes nothing but the time that it takes.
+// memo keeps the last selection of a placement, for speed only.
 type memo struct{ last atomic.Pointer[selection] }
 
-// selection is the selection of some clusters, which do not change.
+// selection returns the selection for a list of clusters. The list must not change afterwards.
 func (p *Placement) selection(clusters []*Cluster) *selection {
 	last := p.memo.last.Load()
 	if last != nil && len(last.clusters) == len(clusters) && (len(clusters) == 0 || &last.clusters[0] == &clusters[0]) {
@@ -56,15 +56,16 @@ func first(tiers []int8) int8 {
 	return noTier
 }
 
-// facts is what filters look at beside the cluster itself.
+// facts is what the filters need beside the cluster itself.
 type facts struct {
 	placed   bool // the object is in the cluster
-	selected bool // a term selects it
-	tier     int8 // of the term that is tried
+	selected bool // some term selects the cluster
+	tier     int8 // in the term that is tried
 	weight   int64
 }
 
-// of are the facts about a cluster when a term is tried; anyTerm: when none is.
+// of returns the facts about cluster i for a term; for anyTerm, of the first term that selects the
+// cluster.
 func (s *selection) of(i, term int, placed bool) facts {
 	tiers := s.tiers[i*s.terms : (i+1)*s.terms]
 	f := facts{placed: placed, weight: 1}
@@ -79,10 +80,10 @@ func (s *selection) of(i, term int, placed bool) facts {
 	return f
 }
 
-// anyTerm stands for no term in particular.
+// anyTerm means that no term is tried.
 const anyTerm = -1
 
-// facts are those about a single cluster when no term in particular is tried.
+// facts returns the facts about a single cluster as for anyTerm.
 func (r *Request) facts(c *Cluster, placed bool) facts {
 	f := facts{placed: placed, tier: noTier, weight: r.Placement.weigh(c)}
 	for i := range r.Placement.terms {

@@ -8,11 +8,12 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// limit bounds the number of groups in which clusters are chosen.
+// limit is a compiled spread constraint. It bounds the number of groups that the chosen clusters
+// are in.
 type limit struct {
-	field    policyv1alpha1.SpreadFieldValue // empty: by label
+	field    policyv1alpha1.SpreadFieldValue // "": by label
 	label    string
-	min, max int // max 0: none
+	min, max int // max 0: no maximum
 }
 
 func newLimit(s policyv1alpha1.SpreadConstraint) limit {
@@ -23,7 +24,7 @@ func newLimit(s policyv1alpha1.SpreadConstraint) limit {
 	return l
 }
 
-// group is the group of a cluster by a limit that is not by zone.
+// group returns the group of a cluster for a limit that is not by zone; "" if there is none.
 func (l *limit) group(c *Cluster) string {
 	switch l.field {
 	case policyv1alpha1.SpreadByCluster:
@@ -32,12 +33,12 @@ func (l *limit) group(c *Cluster) string {
 		return c.Region
 	case policyv1alpha1.SpreadByProvider:
 		return c.Provider
-	case policyv1alpha1.SpreadByZone: // there may be several
+	case policyv1alpha1.SpreadByZone: // a cluster may have several zones
 	}
 	return c.Labels[l.label]
 }
 
-// has is true when a cluster is in a group.
+// has reports whether the cluster is in a group.
 func (l *limit) has(c *Cluster) bool {
 	if l.field == policyv1alpha1.SpreadByZone {
 		return len(c.Zones) > 0
@@ -45,7 +46,7 @@ func (l *limit) has(c *Cluster) bool {
 	return l.group(c) != ""
 }
 
-// each calls f for every group of a cluster.
+// each calls f once for every group of the cluster.
 func (l *limit) each(c *Cluster, f func(group string)) {
 	switch {
 	case l.field == policyv1alpha1.SpreadByZone:
@@ -59,7 +60,7 @@ func (l *limit) each(c *Cluster, f func(group string)) {
 	}
 }
 
-// alike is true when two clusters are in the same groups.
+// alike reports whether two clusters are in the same groups.
 func (l *limit) alike(a, b *Cluster) bool {
 	if l.field == policyv1alpha1.SpreadByZone {
 		return slices.Equal(a.Zones, b.Zones)
@@ -67,7 +68,7 @@ func (l *limit) alike(a, b *Cluster) bool {
 	return l.group(a) == l.group(b)
 }
 
-// what names what a limit is about.
+// what returns the field or label for messages.
 func (l *limit) what() string {
 	if l.field == "" {
 		return "label " + l.label
@@ -75,18 +76,19 @@ func (l *limit) what() string {
 	return string(l.field)
 }
 
-// mostSteps bounds the search for clusters that meet all limits at once. Where greed does, it
-// takes as many steps as clusters are needed; which clusters are alike is looked at only once.
+// mostSteps bounds the search for clusters that meet all limits at once. Where a greedy choice
+// suffices, the search takes one step for each needed cluster. Options in the same groups are
+// tried once.
 const mostSteps = 500
 
-// spreading is the search for clusters that meet all limits.
+// spreading is the state of the search for options that meet all limits.
 type spreading struct {
 	limits []limit
-	// groups of each option by each limit: numbers, in the order in which they were met. They
-	// are from groups[l][from[l][i]] to groups[l][from[l][i+1]].
+	// groups lists the groups of each option by limit, as numbers in order of appearance. Option i
+	// has groups[l][from[l][i]:from[l][i+1]].
 	groups, from [][]int32
-	counts       [][]int32 // of the chosen options in each group
-	distinct     []int     // groups by each limit that have a chosen option
+	counts       [][]int32 // chosen options by limit and group
+	distinct     []int     // by limit: groups with a chosen option
 	chosen       []bool
 	steps        int
 }
@@ -118,10 +120,10 @@ func newSpreading(limits []limit, options []option) *spreading {
 	return s
 }
 
-// of are the groups of an option by a limit.
+// of returns the groups of option i for limit l.
 func (s *spreading) of(l, i int) []int32 { return s.groups[l][s.from[l][i]:s.from[l][i+1]] }
 
-// put chooses an option, or takes it back.
+// put adds option i to the chosen options, or removes it.
 func (s *spreading) put(i int, in bool) {
 	s.chosen[i] = in
 	for l := range s.limits {
@@ -145,8 +147,8 @@ func (s *spreading) clear() {
 	}
 }
 
-// gain is how many of the groups that are missing an option brings; false: it would exceed a
-// limit.
+// gain returns how many missing groups option i adds, summed over the limits. allowed is false if
+// it would exceed the maximum of a limit.
 func (s *spreading) gain(i int) (gain int, allowed bool) {
 	for l := range s.limits {
 		fresh := 0
@@ -164,7 +166,7 @@ func (s *spreading) gain(i int) (gain int, allowed bool) {
 	return gain, true
 }
 
-// alike is true when two options are in the same groups, each being a cluster of its own.
+// alike reports whether two options are in the same groups, apart from limits by cluster.
 func (s *spreading) alike(a, b int) bool {
 	for l := range s.limits {
 		if s.limits[l].field != policyv1alpha1.SpreadByCluster && !slices.Equal(s.of(l, a), s.of(l, b)) {
@@ -183,8 +185,9 @@ func (s *spreading) met() bool {
 	return true
 }
 
-// meet chooses options until every limit has its groups: first those that bring most of them, and
-// of these those that come first.
+// meet chooses options until every limit has its minimum of groups, and reports success. It tries
+// the options that add the most groups first, and equal ones in their order. It gives up after
+// mostSteps.
 func (s *spreading) meet() bool {
 	if s.met() {
 		return true
@@ -218,7 +221,7 @@ func (s *spreading) meet() bool {
 	return false
 }
 
-// fill chooses all options beyond that exceed no limit, in their order.
+// fill chooses all remaining options that exceed no limit, in order.
 func (s *spreading) fill() {
 	for i, in := range s.chosen {
 		if in {
@@ -230,7 +233,8 @@ func (s *spreading) fill() {
 	}
 }
 
-// missing says which limit the options cannot meet at all.
+// missing returns a message about the first limit that all options together cannot meet; "" if
+// there is none.
 func (s *spreading) missing() string {
 	for l := range s.limits {
 		if limit := &s.limits[l]; len(s.counts[l]) < limit.min {
@@ -240,10 +244,10 @@ func (s *spreading) missing() string {
 	return ""
 }
 
-// spread chooses among options, the most wanted of which come first, those that meet all limits,
-// and as many of them as exceed none. Options that are kept stay together if that is possible
-// at all. Those are needed, and those without which a limit would not be met. why says what
-// stands in the way.
+// spread chooses the options that meet all limits, and as many more as exceed none. Options are
+// sorted by preference. Kept options stay chosen together if the limits allow that at all. needed
+// is set on kept options and on those that a limit cannot be met without. why is a message if no
+// choice is possible.
 func spread(limits []limit, options []option) (chosen []option, why string) {
 	s := newSpreading(limits, options)
 	if why := s.missing(); why != "" {
@@ -273,8 +277,9 @@ func spread(limits []limit, options []option) (chosen []option, why string) {
 	return chosen, ""
 }
 
-// rank orders options by how much room their groups have in all, by each limit that bounds the groups: a limit that lets in few is to let in the
-// largest, and not that of the largest cluster. Of a group no more clusters count than may be chosen.
+// rank sets the rank of the options by the total capacity of their groups, for the limits with a
+// maximum. A limit that admits few groups should admit the largest groups, not the group of the
+// largest cluster. In each group only as many clusters count as may be chosen.
 func rank(limits []limit, options []option) {
 	most, bounding := len(options), []*limit{}
 	for l := range limits {
@@ -291,7 +296,7 @@ func rank(limits []limit, options []option) {
 	}
 	type ranked struct {
 		*option
-		room []int64 // of its greatest group, by each limit
+		room []int64 // by limit: of the largest group of the option
 	}
 	all := make([]ranked, len(options))
 	for i := range options {
@@ -319,7 +324,7 @@ func rank(limits []limit, options []option) {
 	}
 }
 
-// needed counts the options that are needed.
+// needed counts the options with needed set.
 func needed(options []option) (n int32) {
 	for i := range options {
 		if options[i].needed {
@@ -329,8 +334,8 @@ func needed(options []option) (n int32) {
 	return n
 }
 
-// fewest has no more options needed than the limits are met by, and at most n: those first that
-// are kept, of them those that bring the most groups, in their order.
+// fewest sets needed on at most n options: those that meet the limits with few clusters. Kept
+// options come first, among them those that add the most groups, then in order.
 func fewest(limits []limit, options []option, n int32) {
 	s := newSpreading(limits, options)
 	for _, kept := range []bool{true, false} {

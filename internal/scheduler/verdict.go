@@ -7,28 +7,29 @@ import (
 	"slices"
 )
 
-// Verdicts hold what every filter said of every cluster, and put it into words when asked.
+// Verdicts holds the judgment of every filter on every cluster. Messages are made on demand.
 type Verdicts struct {
 	request  Request
 	clusters []*Cluster
 	rejected []rejections
-	chosen   []bool   // nil when nothing was chosen
-	unknown  []string // names in the affinity that no cluster has
-	stays    []string // clusters behind the fence in which the object is, and stays
+	chosen   []bool   // nil if nothing is placed
+	unknown  []string // names in the affinities that no cluster has
+	stays    []string // clusters that are Fenced now, in which the object stays
 	unspread []bool   // clusters that the spread constraints left out; nil: none
-	cramped  bool     // replicas were shared out by room
+	cramped  bool     // replicas were divided by capacity
 }
 
-// Verdict says of some clusters why an object is not placed in them, or why it would not be any more.
+// Verdict is one reason why an object is not placed in some clusters, or would not be placed again.
 type Verdict struct {
 	Reason, Message string
-	Clusters        []string // by name
+	Clusters        []string // sorted by name
 }
 
 const unknownMessage = "UnknownCluster, clusterNames names a cluster that was never joined"
 
-// Of says why an object is not in a cluster: every reason, in the filters' order. None: it
-// is, or there is no such cluster. That it is there behind a fence is said too.
+// Of returns all reasons why an object is not in a cluster, in the filters' order. The result is
+// empty if the object is in the cluster, or no such cluster exists. An object that stays in a
+// cluster that is Fenced now has a verdict as well.
 func (v *Verdicts) Of(cluster string) []Verdict {
 	if slices.Contains(v.unknown, cluster) {
 		return []Verdict{{Reason: ReasonUnknownCluster, Message: unknownMessage, Clusters: []string{cluster}}}
@@ -60,14 +61,15 @@ const staysMessage = "; what was placed there before stays"
 
 const noReplicasMessage = "it fits, and no replica fell to it"
 
-// idleReasons are why a cluster that fits was not chosen, in the order in which they are told.
+// idleReasons are the reasons why a cluster that fits was not chosen, in the order of messages.
 var idleReasons = [...]struct{ reason, message string }{
 	{ReasonSpread, "it fits, and the spread constraints let in no more clusters of its groups"},
 	{ReasonNoRoom, "it fits, and has no known room for a replica"},
 	{ReasonNoReplicas, noReplicasMessage},
 }
 
-// idle is why a cluster that fits was not chosen, by its place among idleReasons, and what lets in no replica.
+// idle returns the index in idleReasons for a cluster that fits and was not chosen, and what limits
+// its capacity.
 func (v *Verdicts) idle(i int) (reason int, why lack) {
 	if v.cramped {
 		n, why, known := v.request.fits(v.clusters[i], false)
@@ -81,7 +83,7 @@ func (v *Verdicts) idle(i int) (reason int, why lack) {
 	return 2, lack{}
 }
 
-// idler is the verdict on clusters for which idle said something.
+// idler returns the verdict for clusters with the same result of idle.
 func idler(reason int, why lack, clusters []string) Verdict {
 	w := Verdict{Reason: idleReasons[reason].reason, Message: idleReasons[reason].message, Clusters: clusters}
 	switch {
@@ -93,8 +95,8 @@ func idler(reason int, why lack, clusters []string) Verdict {
 	return w
 }
 
-// All returns the verdicts by reason, in the filters' order, and apart by message where a
-// reason has several. A cluster that several filters reject is in several verdicts.
+// All returns the verdicts grouped by reason, in the filters' order, and by message within a
+// reason. A cluster that several filters reject is in several verdicts.
 func (v *Verdicts) All() []Verdict {
 	var counts [len(filters)]int
 	for _, rejected := range v.rejected {
@@ -110,8 +112,8 @@ func (v *Verdicts) All() []Verdict {
 		if n == 0 {
 			continue
 		}
-		first := len(all)   // the verdicts of this filter begin here
-		var like []*Cluster // a cluster of which each of them speaks
+		first := len(all)   // index of the filter's first verdict in all
+		var like []*Cluster // one cluster for each verdict of the filter
 		for i, c := range v.clusters {
 			if v.rejected[i]&(1<<f) == 0 {
 				continue
@@ -156,14 +158,14 @@ func (v *Verdicts) All() []Verdict {
 	return all
 }
 
-// selected says whether the policy means a cluster. Those that the affinity does not select
-// are none of its business, so that a message does not change whenever some cluster joins; nor
-// are those of other groups.
+// selected reports whether the policy is about the cluster. Clusters that the affinity does not
+// select, and those of other groups, are left out of messages. Otherwise a message would change
+// whenever any cluster joins.
 func selected(r rejections) bool { return r&(1<<affinity|1<<otherGroup) == 0 }
 
-// details says of each cluster that was not chosen why not; of those that the affinity does
-// not select only when nothing fits at all. Clusters behind the fence are counted: their names
-// are told to those who name them, and where something of theirs stays.
+// details lists why each cluster was not chosen; clusters that the affinity does not select only if
+// all is set. Fenced clusters are only counted, except those that the policy names and those in
+// which the object stays.
 func (v *Verdicts) details(all bool) string {
 	var said []byte
 	count := 0

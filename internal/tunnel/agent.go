@@ -22,34 +22,38 @@ import (
 )
 
 var (
-	// ErrGone is what the hub says when the cluster has left the fleet. The agent is to remove itself.
+	// ErrGone is returned when the hub reports that the cluster has left the fleet. The agent must
+	// then remove itself.
 	ErrGone = errors.New("the cluster has left the fleet")
-	// ErrSilent tells that there was no connection to the hub for too long. Whoever runs the agent starts it anew, in case that something of it is stuck.
+	// ErrSilent is returned when there was no connection to the hub for Timing.Exit. The caller
+	// restarts the agent, in case a part of it hangs.
 	ErrSilent = errors.New("no connection to the hub for too long")
 )
 
-// Agent keeps spare connections to a hub and pipes those that the hub takes to destinations in its cluster.
+// Agent keeps spare connections to a hub. The hub uses a spare to connect to a destination in the
+// agent's cluster.
 type Agent struct {
 	// URL of the hub's tunnel, such as wss://orrery.example.com/tunnel/v1.
 	URL string
-	// TLS says whom to trust as the hub; nil: the system's authorities.
+	// TLS verifies the hub; nil: with the system's certificate authorities.
 	TLS *tls.Config
-	// Proxy of a request, as in http.Transport; nil: none.
+	// Proxy returns the proxy for a request, as in http.Transport; nil: none.
 	Proxy func(*http.Request) (*url.URL, error)
 	// NetDial replaces the dialer of TCP connections; nil: net.Dialer.
 	NetDial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Identity is the certificate of the agent and its key, as they are now.
+	// Identity returns the present certificate and key of the agent. It is called for each
+	// connection.
 	Identity func() (tls.Certificate, error)
-	// Replica tells the agents of the cluster apart, and Version is this one's.
+	// Replica identifies the agent among the agents of the cluster. Version is its version.
 	Replica, Version string
-	// Destinations are all that the hub may have dialled, by name.
+	// Destinations are the dial functions of all destinations that the hub may request, by name.
 	Destinations map[string]func(ctx context.Context) (net.Conn, error)
 	Timing       Timing
 
-	answered atomic.Int64 // when a spare answered last, in nanoseconds of the Unix epoch; 0: never
+	answered atomic.Int64 // last answer of a spare, Unix nanoseconds; 0: none
 }
 
-// Answered is when a spare answered a probe, or was made, last; zero if none has.
+// Answered returns the time at which a spare last answered a probe or was opened; zero if none has.
 func (a *Agent) Answered() time.Time {
 	if at := a.answered.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -57,27 +61,29 @@ func (a *Agent) Answered() time.Time {
 	return time.Time{}
 }
 
-// buffers are those that messages are written from, for as long as that takes.
+// buffers are the write buffers of WebSockets, which borrow one for each message.
 var buffers = &sync.Pool{}
 
-// bufferSize is that of the frames in which an agent sends: what TLS puts into one record, and what a copy reads at once.
+// bufferSize is the size of a frame that an agent sends, and of one read in Pipe. TLS puts as much
+// into one record.
 const bufferSize = 16 << 10
 
-// errAway tells that nobody answered where the hub should be, or only a balancer that finds none.
+// errAway means that no hub answered at its address: the connection failed, or a load balancer
+// found no hub.
 var errAway = errors.New("no hub is there")
 
-// mostAway bounds the failures that make pauses longer while nobody answers: asking costs a hub nothing that is being started, and nobody is to wait for its
-// agents much longer than for the hub.
+// mostAway bounds the failures that lengthen the pause while no hub answers. Attempts cost a hub
+// that is starting nothing, and agents should return soon after the hub.
 const mostAway = 5
 
-// spare is a connection to the hub, from when it was welcomed until it is taken or lost.
+// spare is a connection to the hub, from the hub's Welcome until the hub uses it or it is lost.
 type spare struct {
 	ws      *websocket.Conn
 	writing sync.Mutex
 	timing  Timing
 
-	// The loop's own.
-	probed time.Time // when the probe was sent that was not answered yet; zero: none was
+	// Used only by the goroutine of loop.
+	probed time.Time // time of the probe without answer yet; zero: none
 	heard  time.Time
 }
 
@@ -91,11 +97,11 @@ func (s *spare) say(w Word) error {
 	return errors.Join(err, s.ws.SetWriteDeadline(time.Time{}))
 }
 
-// grace is how long a spare that was taken is not replaced while there are others: the dial comes first, and then the work of making a
-// connection.
+// grace delays the replacement of a used spare while others exist, so that the dial precedes the
+// work of opening a connection.
 const grace = 5 * time.Millisecond
 
-// What the loop is told.
+// Events of the loop.
 type (
 	opened struct {
 		number int
@@ -106,14 +112,14 @@ type (
 		err    error
 	}
 	answer   struct{ spare *spare }
-	departed struct { // taken, or lost
+	departed struct { // used by the hub, or lost
 		spare *spare
 		taken bool
 	}
 )
 
-// Run keeps spares until ctx ends, the cluster has left the fleet (ErrGone), or the hub was out of reach for too long (ErrSilent).
-// Connections that are in use end with it.
+// Run keeps spares until ctx ends, the cluster has left the fleet (ErrGone), or the hub was
+// unreachable for too long (ErrSilent). Connections in use end with it.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
@@ -143,22 +149,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// loop is the state of a running agent. One goroutine has it.
+// loop is the state of a running agent. Only the goroutine of Run uses it.
 type loop struct {
 	agent  *Agent
 	events chan any
 	start  func(func())
 
 	spares   map[*spare]bool
-	opening  map[int]attempt // the connections that are being opened, by number
+	opening  map[int]attempt // being opened, by number
 	opened   int
 	failures int
-	away     bool // nobody answered last
-	// connected is whether the log says last that the hub was reached.
+	away     bool // no hub answered the last attempt
+	// connected is true if the last log message about the connection was that it was made.
 	connected bool
-	notUntil  time.Time   // no connection is tried before
-	alive     time.Time   // when the hub was heard last
-	takes     []time.Time // of the last minute
+	notUntil  time.Time   // earliest time of the next attempt
+	alive     time.Time   // time of the last message from the hub
+	takes     []time.Time // uses of spares in the last minute
 	count     uint64
 }
 
@@ -168,7 +174,7 @@ type attempt struct {
 	since  time.Time
 }
 
-// tell hands an event to the loop, unless that has ended.
+// tell sends an event to the loop, unless ctx has ended.
 func (l *loop) tell(ctx context.Context, e any) {
 	select {
 	case l.events <- e:
@@ -176,8 +182,9 @@ func (l *loop) tell(ctx context.Context, e any) {
 	}
 }
 
-// fill opens connections until enough are there. The channel tells when to look again, where a pause is due. One that hangs while it is made
-// does not count as being made any more, as long as it may still come: the way may work again for others.
+// fill opens connections until there are enough spares. If it must pause first, the returned
+// channel fires after the pause; else it is nil. An attempt that takes longer than Timing.Silence
+// no longer counts. It may still succeed, and a new one may succeed earlier.
 func (l *loop) fill(ctx context.Context) <-chan time.Time {
 	now, hang := time.Now(), 0
 	for _, a := range l.opening {
@@ -196,7 +203,8 @@ func (l *loop) fill(ctx context.Context) <-chan time.Time {
 		missing = 1
 	}
 	if l.failures > 0 {
-		// One at a time finds out whether it goes again, and none waits for another, which may hang.
+		// After a failure there is one attempt at a time. Attempts do not wait for each other,
+		// since one may hang.
 		missing = 1
 		l.notUntil = now.Add(l.pause())
 	}
@@ -210,7 +218,8 @@ func (l *loop) fill(ctx context.Context) <-chan time.Time {
 	return l.fill(ctx)
 }
 
-// wanted is how many spares are kept: as many as were taken within one second of the last minute, and two.
+// wanted returns the number of spares to keep: two, and the largest number that was used within one
+// second of the last minute.
 func wanted(takes []time.Time) int {
 	peak := 0
 	for i := range takes {
@@ -223,7 +232,7 @@ func wanted(takes []time.Time) int {
 	return min(minSpares+peak, MaxSpares)
 }
 
-// take changes the state by an event.
+// take applies an event to the state. It returns ErrGone when the cluster has left the fleet.
 func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 	log := logr.FromContextOrDiscard(ctx)
 	switch e := e.(type) {
@@ -243,7 +252,7 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 			return e.err
 		}
 		if errors.Is(e.err, context.Canceled) {
-			return nil // it was given up
+			return nil // the attempt was canceled
 		}
 		l.connected = false
 		l.away = errors.Is(e.err, errAway)
@@ -268,7 +277,7 @@ func (l *loop) take(ctx context.Context, e any, now time.Time) error {
 	return nil
 }
 
-// settled notes that a connection is not being opened any more.
+// settled removes a finished attempt.
 func (l *loop) settled(number int) {
 	l.opening[number].cancel()
 	delete(l.opening, number)
@@ -286,8 +295,8 @@ func (l *loop) pause() time.Duration {
 	return pause(l.agent.Timing, l.failures)
 }
 
-// pause after failures: twice as long each time, of which a random part is waited, so that agents that lost their hub at one moment do
-// not come back at one.
+// pause returns the delay after a number of failures. It doubles with each failure and has a random
+// part: agents that lost their hub at the same moment do not return at the same moment.
 func pause(t Timing, failures int) time.Duration {
 	most := t.LastRetry
 	if failures < 16 {
@@ -296,7 +305,9 @@ func pause(t Timing, failures int) time.Duration {
 	return most/4 + rand.N(most-most/4+1) //nolint:gosec // no secret
 }
 
-// probe asks one spare, and gives up those that did not answer: all of them if none did. One that is not needed any more goes as well.
+// probe probes the spare that answered longest ago. It drops spares that did not answer in time,
+// and all spares if none answered. It also drops a spare that is no longer needed. It returns
+// ErrSilent when no spare answered for Timing.Exit.
 func (l *loop) probe(ctx context.Context, now time.Time) error {
 	t := l.agent.Timing
 	l.takes = slices.DeleteFunc(l.takes, func(at time.Time) bool { return now.Sub(at) > time.Minute })
@@ -321,7 +332,7 @@ func (l *loop) probe(ctx context.Context, now time.Time) error {
 		}
 	}
 	if len(l.spares) > wanted(l.takes) && next != nil {
-		l.drop(next) // one at a time: the hub may be about to take one
+		l.drop(next) // one at a time: the hub may be using one
 		return nil
 	}
 	if next != nil {
@@ -338,7 +349,7 @@ func (l *loop) drop(s *spare) {
 	_ = s.ws.Close() // its goroutine ends with it
 }
 
-// dropAll gives up all spares, and the connections that are being opened: they hang as well.
+// dropAll closes all spares and cancels the attempts, which may hang as well.
 func (l *loop) dropAll() {
 	for _, a := range l.opening {
 		a.cancel()
@@ -348,7 +359,7 @@ func (l *loop) dropAll() {
 	}
 }
 
-// open makes a spare, until opening ends, and serves it.
+// open opens a spare and serves it until it ends. ctx bounds the spare, opening the attempt.
 func (a *Agent) open(ctx, opening context.Context, l *loop, number int) {
 	ws, err := a.connect(opening)
 	if err != nil {
@@ -380,7 +391,7 @@ func (a *Agent) open(ctx, opening context.Context, l *loop, number int) {
 	}
 }
 
-// connect dials the hub and proves who the agent is.
+// connect opens a connection to the hub and authenticates the agent.
 func (a *Agent) connect(ctx context.Context) (*websocket.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.Timing.Handshake)
 	defer cancel()
@@ -400,7 +411,7 @@ func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	dialer := &websocket.Dialer{
 		NetDialContext: func(dctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(dctx, network, address)
-			if err == nil { // what is read and written until the WebSocket is there would not end with ctx
+			if err == nil { // without the WebSocket, reads and writes do not end with ctx
 				stop = context.AfterFunc(ctx, func() { _ = conn.Close() })
 			}
 			return conn, err
@@ -434,8 +445,9 @@ func (a *Agent) shake(ctx context.Context, to string) (*websocket.Conn, error) {
 	return ws, nil
 }
 
-// Report tells the hub what is new, on a connection of its own to a URL with ReportPath, and returns what the hub says to that; ErrGone
-// when the cluster has left the fleet. ctx bounds all of it: the hub tries what it is told before it answers.
+// Report sends a report to the hub, on a new connection to a URL with ReportPath, and returns the
+// answer. The error is ErrGone when the cluster has left the fleet. ctx bounds the whole call: the
+// hub tries the credentials before it answers.
 func (a *Agent) Report(ctx context.Context, to string, r Report) (Receipt, error) {
 	ws, err := a.shake(ctx, to)
 	if err != nil {
@@ -493,7 +505,7 @@ func (a *Agent) introduce(ws *websocket.Conn) error {
 	return nil
 }
 
-// serve dials what the hub asks for and pipes until either side ends.
+// serve dials the destination that the hub requests, and copies until either side ends.
 func (a *Agent) serve(ctx context.Context, s *spare, destination string) {
 	dial, ok := a.Destinations[destination]
 	if !ok {
@@ -516,13 +528,13 @@ func (a *Agent) serve(ctx context.Context, s *spare, destination string) {
 	Pipe(NewStream(s.ws, a.Timing, nil), conn)
 }
 
-// Pipe copies both ways until one side ends, and closes both.
+// Pipe copies in both directions until one side ends, and closes both.
 func Pipe(a, b net.Conn) {
 	var both sync.WaitGroup
 	half := func(to, from net.Conn) {
 		p, _ := copies.Get().(*[]byte)
 		defer copies.Put(p)
-		_, _ = io.CopyBuffer(struct{ io.Writer }{to}, &yielding{from: from}, *p) // how it ended, its ends know
+		_, _ = io.CopyBuffer(struct{ io.Writer }{to}, &yielding{from: from}, *p) // a and b report errors
 		_ = to.Close()
 		_ = from.Close()
 	}
@@ -533,11 +545,12 @@ func Pipe(a, b net.Conn) {
 
 var copies = sync.Pool{New: func() any { return new(make([]byte, bufferSize-64)) }}
 
-// turn is how many bytes a connection copies until others have their turn.
+// turn is the number of bytes that a connection copies before it yields the CPU.
 const turn = 64 << 10
 
-// yielding reads, and now and then lets other threads have the core. Kernels that do not preempt, as those of servers, would let one that
-// copies what is always there go on until their next tick, 4 ms later, whoever waits for a few bytes of another connection.
+// yielding reads, and regularly yields the core to other threads. A kernel without preemption,
+// common on servers, would run a thread with endless data until the next tick, after 4 ms. Small
+// messages on other connections would wait for as long.
 type yielding struct {
 	from io.Reader
 	read int

@@ -9,84 +9,94 @@ import (
 	"time"
 )
 
-// What an agent asks of the hub beside the tunnel itself, on the same listener.
+// Endpoints of the hub for agents, beside the tunnel itself, on the same listener.
 const (
-	// RedeemPath is where an agent posts its Redemption, and gets a Receipt: with status 200 if it was taken, and any other if not.
+	// RedeemPath accepts a Redemption by POST and answers with a Receipt. The status is 200 if the
+	// redemption was accepted.
 	RedeemPath = "/agent/v1/redeem"
-	// ReportPath is where an agent that has a certificate opens a WebSocket. After the introduction, which is that of the tunnel, it
-	// sends one Report and gets one Receipt, each a JSON object of text.
+	// ReportPath accepts a WebSocket of an agent that has a certificate. After the same
+	// introduction as on the tunnel, the agent sends one Report and gets one Receipt. Both are JSON
+	// objects in text messages.
 	ReportPath = "/agent/v1/report"
 	// MaxReport bounds a Redemption, a Report and a Receipt, in bytes.
 	MaxReport = 256 << 10
 )
 
-// Credentials are how the hub is to reach the API server of the agent's cluster: as the service account that the agent makes tokens of.
+// Credentials let the hub reach the API server of the agent's cluster, with a token of the service
+// account HubAccount.
 type Credentials struct {
-	// Endpoint is the URL of the API server as the agent's cluster knows it, such as https://kubernetes.default.svc, and TLSServerName
-	// the name in its certificate, if that is not the host of Endpoint.
+	// Endpoint is the URL of the API server inside the cluster, such as
+	// https://kubernetes.default.svc. TLSServerName is the name in its certificate, if that is not
+	// the host of Endpoint.
 	Endpoint      string `json:"endpoint"`
 	TLSServerName string `json:"tlsServerName,omitempty"`
-	// CA are the authorities of the API server's certificate, in PEM.
+	// CA holds the certificate authorities of the API server, in PEM.
 	CA []byte `json:"ca"`
-	// Token of the service account, and when it ends.
+	// Token of the service account, and its expiry.
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 }
 
-// Redemption is how an agent turns the token of its join into a certificate.
+// Redemption exchanges the token of a join for a certificate.
 type Redemption struct {
 	// Cluster that the token is for.
 	Cluster string `json:"cluster"`
-	// Request for the certificate: PKCS #10 in DER, signed with the key that redeems. What it says beside the key is not honoured.
+	// Request is a certificate request: PKCS #10 in DER, signed with the agent's key. Only its key
+	// is used.
 	Request []byte `json:"request"`
-	// Sealed is a Proof, for the hub only; see Seal.
+	// Sealed is a Proof, encrypted for the hub; see Seal.
 	Sealed []byte `json:"sealed"`
 }
 
-// Proof is what a Redemption keeps from whoever ends TLS in front of the hub.
+// Proof is the secret part of a Redemption. A proxy that ends TLS in front of the hub cannot read
+// it.
 type Proof struct {
 	// Token of the join.
 	Token       string      `json:"token"`
 	Credentials Credentials `json:"credentials"`
 }
 
-// Report renews what an agent gave and has.
+// Report renews the agent's certificate and the hub's credentials.
 type Report struct {
-	// Request for a new certificate, as in a Redemption, with the key that the present one has; empty: none is needed.
+	// Request is a certificate request as in a Redemption, with the key of the present certificate;
+	// empty: none is needed.
 	Request []byte `json:"request,omitempty"`
-	// Sealed are Credentials, for the hub only; see Seal.
+	// Sealed are Credentials, encrypted for the hub; see Seal.
 	Sealed []byte `json:"sealed"`
 }
 
-// Receipt is the hub's answer to a Redemption and to a Report.
+// Receipt is the hub's answer to a Redemption or a Report.
 type Receipt struct {
-	// Certificate that was asked for, in DER. It is good also where Refused is said of the credentials of a Report.
+	// Certificate that was requested, in DER. It is valid even if Refused rejects the credentials
+	// of a Report.
 	Certificate []byte `json:"certificate,omitempty"`
-	// Refused says what was not taken, and why; empty if all of it was.
+	// Refused says what was rejected, and why; "" if nothing was.
 	Refused string `json:"refused,omitempty"`
-	// Gone is true when the cluster has left the fleet: the agent is to remove itself.
+	// Gone is true if the cluster has left the fleet. The agent must then remove itself.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Keys of the Secret JoinSecret in Namespace of the agent's cluster, which the manifest of a join has.
+// Keys of the Secret JoinSecret in Namespace of the agent's cluster. The join manifest contains
+// that Secret.
 const (
 	Namespace  = "orrery-system"
 	JoinSecret = "orrery-agent-join" //nolint:gosec // a name
 
-	JoinURL     = "url"     // of the hub's listener, such as https://orrery.example.com
+	JoinURL     = "url"     // URL of the hub's listener, such as https://orrery.example.com
 	JoinCA      = "ca.crt"  // PEM; empty: the system's authorities
 	JoinCluster = "cluster" // the name of the Cluster
 	JoinToken   = "token"
-	JoinKey     = "key" // for Seal
+	JoinKey     = "key" // public key of the hub, for Seal
 )
 
-// suite of RFC 9180 with which secrets are sealed: X25519, HKDF-SHA256, AES-256-GCM.
+// suite returns the algorithms of RFC 9180 that seal secrets: X25519, HKDF-SHA256, AES-256-GCM.
 func suite() (hpke.KEM, hpke.KDF, hpke.AEAD) {
 	return hpke.DHKEM(ecdh.X25519()), hpke.HKDFSHA256(), hpke.AES256GCM()
 }
 
-// Seal encrypts a value, as JSON, for the hub alone (HPKE, RFC 9180): with the public key that the manifest of the agent has. cluster binds it
-// to a cluster: nobody else can pass it on as what another cluster said.
+// Seal encrypts a value, as JSON, for the hub (HPKE, RFC 9180). key is the public key in the
+// agent's manifest. The name of the cluster is authenticated: another cluster cannot send the value
+// as its own.
 func Seal(key []byte, cluster string, value any) ([]byte, error) {
 	kem, kdf, aead := suite()
 	public, err := kem.NewPublicKey(key)
@@ -104,7 +114,8 @@ func Seal(key []byte, cluster string, value any) ([]byte, error) {
 	return sealed, nil
 }
 
-// Open reads what was sealed for a key. Its errors quote nothing of it.
+// Open decrypts what Seal encrypted for a key and cluster, and decodes it into into. Errors do not
+// quote the content.
 func Open(key hpke.PrivateKey, cluster string, sealed []byte, into any) error {
 	_, kdf, aead := suite()
 	text, err := hpke.Open(key, kdf, aead, []byte(cluster), sealed)
@@ -117,13 +128,13 @@ func Open(key hpke.PrivateKey, cluster string, sealed []byte, into any) error {
 	return nil
 }
 
-// NewSealingKey makes a key for Open; its public key is what Seal takes.
+// NewSealingKey creates a key for Open. Seal takes its public key.
 func NewSealingKey() (hpke.PrivateKey, error) {
 	kem, _, _ := suite()
 	return kem.GenerateKey()
 }
 
-// ReadSealingKey reads the bytes of a key.
+// ReadSealingKey parses the bytes of a private key.
 func ReadSealingKey(key []byte) (hpke.PrivateKey, error) {
 	kem, _, _ := suite()
 	return kem.NewPrivateKey(key)

@@ -13,64 +13,67 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// errSilent ends a stream whose other side says nothing any more.
+// errSilent ends a stream whose other side sends nothing any more.
 var errSilent = errors.New("tunnel: nothing is heard from the other side")
 
-// stream is a net.Conn made of the binary messages of a WebSocket. After a deadline has passed it cannot be used any more.
+// stream is a net.Conn over the binary messages of a WebSocket. After a deadline has passed, it is
+// unusable.
 //
-// Each side says that it is there, by a pong that nobody asked for (RFC 6455, 5.5.3), whenever it has written nothing for a while. A side
-// judges the other only while it waits to read: one that is slow to read what is for it holds up the other's heartbeats as well. That
-// a side must not answer is why these are no pings: it could not see one behind bytes that it is not ready to take.
+// Each side sends an unsolicited pong (RFC 6455, 5.5.3) when it has written nothing for a while. A
+// side judges the other only while it waits in Read: slow reading delays the other's heartbeats,
+// too. Pings would need an answer. A side could not see a ping behind bytes that it is not ready to
+// read.
 type stream struct {
 	*websocket.Conn
 
 	timing  Timing
-	heard   atomic.Int64 // when the last frame came, in nanoseconds of the Unix epoch
+	heard   atomic.Int64 // time of the last frame, Unix nanoseconds
 	waiting atomic.Bool  // a Read waits
 	wrote   atomic.Int64
 	beating atomic.Bool
-	silent  atomic.Bool // the other side was given up
-	over    atomic.Bool // it was closed
+	silent  atomic.Bool // closed because the other side was silent
+	over    atomic.Bool // closed
 
 	writing sync.Mutex
-	rest    io.Reader // of the message that is being read
+	rest    io.Reader // of the current message
 
 	once   sync.Once
 	tick   *time.Timer
 	closed func()
 }
 
-// NewStream makes a connection of a WebSocket on which both sides have said that bytes follow. closed is called once, when it ends;
-// it may be nil.
+// NewStream returns a connection over a WebSocket after both sides agreed that bytes follow. closed
+// is called once, when the connection ends; it may be nil.
 func NewStream(ws *websocket.Conn, timing Timing, closed func()) net.Conn {
 	s := &stream{Conn: ws, timing: timing, closed: closed}
 	ws.SetReadLimit(0)
 	hear := func(string) error { s.heard.Store(time.Now().UnixNano()); return nil }
 	ws.SetPongHandler(hear)
-	ws.SetPingHandler(hear) // nobody sends one; an answer would be one more thing that can block
+	ws.SetPingHandler(hear) // neither side sends pings; an answer could block
 	now := time.Now().UnixNano()
 	s.heard.Store(now)
 	s.wrote.Store(now)
 	s.tick = time.AfterFunc(math.MaxInt64, s.beat)
-	s.tick.Reset(timing.Heartbeat) // the first beat knows the timer
+	s.tick.Reset(timing.Heartbeat) // only now: beat uses s.tick
 	return s
 }
 
-// beat says that this side is there, and judges the other.
+// beat sends a heartbeat if nothing was written, and closes the stream if the other side is silent.
 func (s *stream) beat() {
 	now := time.Now()
 	if s.waiting.Load() && now.Sub(time.Unix(0, s.heard.Load())) > s.timing.Dead {
 		s.silent.Store(true)
-		_ = s.Close() // whoever reads is told
+		_ = s.Close() // a waiting Read returns errSilent
 		return
 	}
 	if now.Sub(time.Unix(0, s.wrote.Load())) >= s.timing.Heartbeat/2 && s.beating.CompareAndSwap(false, true) {
-		go func() { // it waits for the other side if that does not read
+		go func() { // it blocks if the other side does not read
 			defer s.beating.Store(false)
-			_ = s.WriteControl(websocket.PongMessage, nil, time.Time{}) // a broken connection is found by who uses it
+			// Read or Write find a broken connection.
+			_ = s.WriteControl(websocket.PongMessage, nil, time.Time{})
 		}()
 	}
-	s.tick.Reset(s.timing.Heartbeat) // without waiting for a Write, which may wait for ever
+	s.tick.Reset(s.timing.Heartbeat) // without waiting for a Write, which may block forever
 	if s.over.Load() {
 		s.tick.Stop()
 	}
@@ -81,7 +84,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	s.heard.Store(time.Now().UnixNano()) // time in which nobody read says nothing about the other side
+	s.heard.Store(time.Now().UnixNano()) // time in which nothing was read does not count as silence
 	s.waiting.Store(true)
 	defer s.waiting.Store(false)
 	for {
@@ -92,7 +95,7 @@ func (s *stream) Read(p []byte) (int, error) {
 			}
 			s.heard.Store(time.Now().UnixNano())
 			if kind != websocket.BinaryMessage {
-				continue // the answer to a probe that was on its way
+				continue // a late answer to a probe
 			}
 			s.rest = message
 		}
@@ -107,7 +110,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 }
 
-// ended is the error of a connection whose WebSocket ended with one.
+// ended maps an error of the WebSocket to the error of the connection; nil for nil.
 func (s *stream) ended(err error) error {
 	switch {
 	case err == nil:
@@ -139,7 +142,7 @@ func (s *stream) Close() error {
 	s.once.Do(func() {
 		s.over.Store(true)
 		s.tick.Stop()
-		// The other side is told if that is possible at once: it need not guess then.
+		// A close frame is sent if that is possible at once, so that the other side need not wait.
 		_ = s.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(s.timing.Heartbeat/40))
 		err = s.Conn.Close()
 		if s.closed != nil {

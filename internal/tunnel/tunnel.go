@@ -1,13 +1,16 @@
-// Package tunnel is how clusters are reached that cannot be dialled: an agent in the cluster dials the hub and keeps spare
-// connections there; to dial the cluster, the hub takes a spare and says where to. What follows on that connection are the bytes of
-// one connection. Nothing is multiplexed, so no stream can hold up another, and TCP alone controls the flow.
+// Package tunnel reaches clusters that the hub cannot dial. An agent in the cluster dials the hub
+// and keeps spare connections there. To connect to the cluster, the hub takes a spare and names the
+// destination. The spare then carries the bytes of that one connection. Nothing is multiplexed, so
+// no stream can block another, and TCP alone controls the flow.
 //
-// A spare is a WebSocket (RFC 6455) over HTTP/1.1, which passes balancers and proxies that pass little else. Its first messages, each
-// a JSON object of text, prove who the agent is: the hub's Challenge, the agent's Hello with its certificate and a signature of the
-// challenge, and the hub's Welcome. TLS may thus end at a balancer in front of the hub. Then Words pass: probes, by which both sides
-// know that the other is there, and one that dials. After the answer to that, binary messages are the connection's bytes.
+// A spare is a WebSocket (RFC 6455) over HTTP/1.1, which most load balancers and proxies pass. Its
+// first messages are JSON objects in text messages that authenticate the agent. The hub sends a
+// Challenge, the agent a Hello with its certificate and a signature of the challenge, and the hub a
+// Welcome. So TLS may end at a load balancer in front of the hub. Then Words follow: probes, which
+// show both sides that the other is there, and one Word that dials. After the answer to that Word,
+// binary messages carry the bytes.
 //
-// This package is the agent's side and what both share; the hub's is gateway.
+// This package is the agent's side and the shared protocol. Package gateway is the hub's side.
 package tunnel
 
 import (
@@ -23,79 +26,83 @@ import (
 )
 
 const (
-	// Path at which the hub accepts agents.
+	// Path is where the hub accepts agents.
 	Path = "/tunnel/v1"
 	// Protocol is the WebSocket subprotocol.
 	Protocol = "v1.tunnel.orrery.dev"
-	// APIServer is the destination that every agent knows: the API server of its cluster.
+	// APIServer is the destination that every agent has: the API server of its cluster.
 	APIServer = "apiserver"
 
-	// MaxHello bounds a message of the introduction, in bytes.
+	// MaxHello is the maximum size of a message of the introduction, in bytes.
 	MaxHello = 64 << 10
-	// MaxWord bounds a Word, in bytes.
+	// MaxWord is the maximum size of a Word, in bytes.
 	MaxWord = 4 << 10
-	// MaxSpares is the most spares that an agent keeps, and that a hub takes from one.
+	// MaxSpares is the maximum number of spares of one agent, on both sides.
 	MaxSpares = 16
-	// minSpares are kept always, so that one is there while another is made.
+	// minSpares are always kept, so that one is ready while another is opened.
 	minSpares = 2
 )
 
-// Challenge is what the hub says first.
+// Challenge is the first message, from the hub.
 type Challenge struct {
-	// Nonce, 32 random bytes, is to be signed.
+	// Nonce has 32 random bytes, which the agent signs.
 	Nonce []byte `json:"nonce"`
 }
 
-// Hello is how an agent answers the challenge.
+// Hello is the agent's answer to the challenge.
 type Hello struct {
 	// Certificate of the agent, in DER.
 	Certificate []byte `json:"certificate"`
 	// Signature of the nonce; see Prove.
 	Signature []byte `json:"signature"`
-	// Replica tells the agents of one cluster apart. Version is the agent's.
+	// Replica identifies the agent among the agents of the cluster. Version is its version.
 	Replica string `json:"replica"`
 	Version string `json:"version"`
 }
 
-// Welcome is the hub's verdict.
+// Welcome accepts or refuses the agent.
 type Welcome struct {
-	// Refused says why the agent is not taken; empty if it is. It may try again.
+	// Refused says why the agent is refused; "" if it is accepted. The agent may try again.
 	Refused string `json:"refused,omitempty"`
-	// Gone is true when the cluster has left the fleet: the agent is to remove itself.
+	// Gone is true if the cluster has left the fleet. The agent must then remove itself.
 	Gone bool `json:"gone,omitempty"`
 }
 
-// Word is what is said on a spare. Exactly one field is set.
+// Word is a message on a spare. Exactly one field is set.
 type Word struct {
-	// Probe is a number that the hub says back.
+	// Probe is a number that the hub returns.
 	Probe uint64 `json:"probe,omitempty"`
-	// Dial is the destination to be dialled.
+	// Dial is the destination to connect to.
 	Dial string `json:"dial,omitempty"`
-	// OK: the destination is connected, and what follows are bytes.
+	// OK is true if the destination is connected. Bytes follow.
 	OK bool `json:"ok,omitempty"`
 	// Refused says why the destination is not connected. Nothing follows.
 	Refused string `json:"refused,omitempty"`
 }
 
-// Timing are the intervals of the protocol. The zero value is not usable; see DefaultTiming.
+// Timing has the intervals of the protocol. The zero value is not usable; see DefaultTiming.
 type Timing struct {
-	// Probe is how often an agent probes one of its spares, and Silence how long an answer may take until they are replaced.
+	// Probe is the interval between an agent's probes. Silence is how long an answer may take
+	// before spares are replaced.
 	Probe, Silence time.Duration
-	// Hedge is how long a dial waits for a spare's word until it takes another as well.
+	// Hedge is how long a dial waits for the answer on one spare before it tries another one as
+	// well.
 	Hedge time.Duration
-	// Patience is how long a dial waits for a spare when there is none.
+	// Patience is how long a dial waits for a spare if there is none.
 	Patience time.Duration
-	// Handshake bounds how long a connection may take to become a spare, and Dial how long an agent may take to dial.
+	// Handshake bounds the time until a connection is a spare, and Dial the time in which an agent
+	// dials.
 	Handshake, Dial time.Duration
-	// Heartbeat is how often a side that writes nothing says that it is there while bytes flow, and Dead how long one that reads
-	// waits until it gives the connection up.
+	// Heartbeat is how often a side that writes nothing sends a heartbeat on a stream. Dead is how
+	// long a side that reads waits for a message before it closes the stream.
 	Heartbeat, Dead time.Duration
-	// FirstRetry and LastRetry bound the pause of an agent after a failure. Exit is how long it goes on without any connection.
+	// FirstRetry and LastRetry bound the pause of an agent after a failure. Exit is how long an
+	// agent runs without any connection.
 	FirstRetry, LastRetry, Exit time.Duration
 }
 
-// DefaultTiming has the intervals for which the protocol was measured: most balancers drop what is idle for 60 s, and each spare is
-// probed within 32 s.
+// DefaultTiming returns the intervals with which the protocol was measured. Most load balancers
+// drop connections that are idle for 60 s, and each spare is probed within 32 s.
 func DefaultTiming() Timing {
 	return Timing{
 		Probe: 2 * time.Second, Silence: 4 * time.Second, Hedge: 500 * time.Millisecond, Patience: 5 * time.Second,
@@ -104,13 +111,14 @@ func DefaultTiming() Timing {
 	}
 }
 
-// proof is what is signed, so that no signature of an agent means anything else.
+// proof returns the hash that is signed. Its prefix makes the signature useless for other purposes.
 func proof(nonce []byte) []byte {
 	sum := sha256.Sum256(append([]byte("orrery tunnel v1: agent\x00"), nonce...))
 	return sum[:]
 }
 
-// Prove signs the nonce of a challenge with the key of the agent's certificate: ECDSA on P-256 over SHA-256.
+// Prove signs the nonce of a challenge with the key of the agent's certificate: ECDSA on P-256 over
+// SHA-256. Other types of keys are an error.
 func Prove(key crypto.Signer, nonce []byte) ([]byte, error) {
 	if _, ok := key.Public().(*ecdsa.PublicKey); !ok {
 		return nil, fmt.Errorf("the agent's key is a %T, want one of ECDSA", key.Public())
@@ -122,7 +130,8 @@ func Prove(key crypto.Signer, nonce []byte) ([]byte, error) {
 	return signature, nil
 }
 
-// Proven returns an error unless a nonce was signed with the key of a certificate. It does not judge the certificate.
+// Proven returns an error unless the nonce was signed with the key of the certificate. It does not
+// verify the certificate.
 func Proven(certificate *x509.Certificate, nonce, signature []byte) error {
 	key, ok := certificate.PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {

@@ -1,5 +1,5 @@
-// Command pause holds the namespaces of a pod: it waits to be ended, and reaps what the pod's other processes leave to
-// it where it is the first process of their PID namespace.
+// Command pause holds the namespaces of a pod. It waits for a signal to end. As the first process
+// of a PID namespace it also reaps orphaned processes of the pod.
 package main
 
 import (

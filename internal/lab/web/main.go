@@ -1,5 +1,5 @@
-// Command web is the workload of the lab's tests. It answers HTTP on :8080 with its hostname; `web get URL` prints what
-// is at a URL.
+// Command web is the workload of the lab's tests. It answers HTTP on :8080 with its hostname. `web
+// get URL` prints the content of a URL.
 package main
 
 import (

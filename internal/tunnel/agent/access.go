@@ -24,31 +24,33 @@ import (
 )
 
 const (
-	// mounted is where a pod finds who it is.
+	// mounted is the directory of a pod's service account.
 	mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
-	// inside is the API server's URL in every cluster: its certificate has this name.
+	// inside is the API server's URL in every cluster. Its certificate has this name.
 	inside = "https://kubernetes.default.svc"
 	// requestTimeout bounds one request to the API server of the cluster.
 	requestTimeout = 10 * time.Second
-	// maxAnswer bounds an answer of it, in bytes.
+	// maxAnswer bounds an answer of the API server, in bytes.
 	maxAnswer = 4 << 20
 )
 
-// Source tells how the API server of the cluster is reached, anew whenever it is asked: authorities and credentials change.
+// Source returns how to reach the API server of the cluster. It is called again and again, because
+// authorities and credentials change.
 type Source func() (*Access, error)
 
-// Access is how the API server of the agent's own cluster is reached, and as whom. Unlike client-go's configuration it is small.
+// Access is the address of the API server of the agent's own cluster, with the credentials. It
+// replaces the much larger configuration of client-go.
 type Access struct {
 	endpoint   *url.URL
-	address    string // that is dialled for it
+	address    string // host:port to dial for endpoint
 	serverName string
 	ca         []byte // PEM
-	client     []byte // certificate and key of a client, PEM; none if empty
+	client     []byte // client certificate, PEM; empty: none
 	clientKey  []byte
 	token      string
 }
 
-// InCluster is the Source of a pod.
+// InCluster is the Source of an agent in a pod.
 func InCluster() (*Access, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -69,7 +71,8 @@ func InCluster() (*Access, error) {
 	return &Access{endpoint: endpoint, address: net.JoinHostPort(host, port), ca: ca, token: strings.TrimSpace(string(token))}, nil
 }
 
-// Kubeconfig is the Source of a process: a kubeconfig file, and a context in it, the current one if that is empty.
+// Kubeconfig returns the Source of an agent that runs as a process: a kubeconfig file, and a
+// context in it ("": the current one).
 func Kubeconfig(path, context string) Source {
 	return func() (*Access, error) {
 		a, err := readKubeconfig(path, context)
@@ -150,7 +153,7 @@ func readKubeconfig(path, context string) (*Access, error) {
 	return a, nil
 }
 
-// find returns what has a name in a list of a kubeconfig; nil if nothing has.
+// find returns the element with the name in a list of a kubeconfig; nil if there is none.
 func find[E, T any](list []E, of func(E) (string, *T), name string) *T {
 	for _, e := range list {
 		if n, value := of(e); n == name {
@@ -160,14 +163,14 @@ func find[E, T any](list []E, of func(E) (string, *T), name string) *T {
 	return nil
 }
 
-// fingerprint changes with whatever requests are made with.
+// fingerprint is a hash of everything that requests depend on.
 func (a *Access) fingerprint() [sha256.Size]byte {
 	return sha256.Sum256(bytes.Join([][]byte{
 		[]byte(a.endpoint.String()), []byte(a.address), []byte(a.serverName), a.ca, a.client, a.clientKey, []byte(a.token),
 	}, []byte{0}))
 }
 
-// dial connects to the API server. What the hub says to it then is encrypted for it.
+// dial connects to the API server. The hub encrypts end to end on the connection.
 func (a *Access) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", a.address)
 	if err != nil {
@@ -176,7 +179,7 @@ func (a *Access) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// cluster makes requests to the API server of the agent's own cluster.
+// cluster is a client of the API server of the agent's own cluster.
 type cluster struct {
 	access *Access
 	http   *http.Client
@@ -195,7 +198,7 @@ func newCluster(a *Access) (*cluster, error) {
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	// No proxy: those of the environment lead to the hub.
+	// No proxy: the proxies of the environment are for the hub.
 	return &cluster{a, &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 		TLSClientConfig: config, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return a.dial(ctx) },
@@ -204,7 +207,7 @@ func newCluster(a *Access) (*cluster, error) {
 
 func (c *cluster) close() { c.http.CloseIdleConnections() }
 
-// apiError is what the API server says when it does not do as asked.
+// apiError is an error status that the API server answered.
 type apiError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -213,13 +216,14 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.what + ": " + e.Message }
 
-// answered says whether an error is the API server's answer with a code.
+// answered reports whether err is an answer of the API server with the code.
 func answered(err error, code int) bool {
 	e, ok := errors.AsType[*apiError](err)
 	return ok && e.Code == code
 }
 
-// do makes a request. A nil body is none, and into may be nil.
+// do makes a request and decodes the answer into into, which may be nil. A nil body is no body. An
+// error status is an *apiError.
 func (c *cluster) do(ctx context.Context, method, path string, body, into any) error {
 	var reader io.Reader
 	if body != nil {
@@ -269,7 +273,7 @@ func (c *cluster) do(ctx context.Context, method, path string, body, into any) e
 	return nil
 }
 
-// metadata is what the agent reads of objects.
+// metadata is the part of objects' metadata that the agent reads.
 type metadata struct {
 	Name            string            `json:"name"`
 	Namespace       string            `json:"namespace"`

@@ -20,13 +20,13 @@ import (
 const (
 	secretsPath = "/api/v1/namespaces/" + tunnel.Namespace + "/secrets/"
 	tokenPath   = "/api/v1/namespaces/" + tunnel.Namespace + "/serviceaccounts/" + HubAccount + "/token"
-	// tokenLife is how long the hub's token is asked to be good for. The cluster may grant less.
+	// tokenLife is the requested lifetime of the hub's token. The cluster may grant less.
 	tokenLife = 24 * time.Hour
-	// hubTimeout bounds a redemption or a report: the hub tries what it is told.
+	// hubTimeout bounds a redemption or a report: the hub tries the credentials before it answers.
 	hubTimeout = 90 * time.Second
 )
 
-// secret reads a Secret; nil if it is not there.
+// secret reads a Secret in the agent's namespace; nil if it is missing.
 func (c *cluster) secret(ctx context.Context, name string) (*secret, error) {
 	s := &secret{}
 	err := c.do(ctx, http.MethodGet, secretsPath+name, nil, s)
@@ -36,14 +36,15 @@ func (c *cluster) secret(ctx context.Context, name string) (*secret, error) {
 	return s, err
 }
 
-// keep changes the agents' Secret, unless somebody else did since it was read. A nil value takes a key off.
+// keep patches the agents' Secret, unless it changed since s was read: then the error is a
+// conflict. A nil value removes a key.
 func (c *cluster) keep(ctx context.Context, s state, data map[string]any) error {
 	return c.do(ctx, http.MethodPatch, secretsPath+Name, map[string]any{
 		"metadata": map[string]any{"resourceVersion": s.version}, "data": data,
 	}, nil)
 }
 
-// credentials makes a token of the hub's ServiceAccount.
+// credentials creates a token of the hub's ServiceAccount.
 func (c *cluster) credentials(ctx context.Context) (tunnel.Credentials, error) {
 	var answer struct {
 		Status struct {
@@ -64,17 +65,17 @@ func (c *cluster) credentials(ctx context.Context) (tunnel.Credentials, error) {
 	}, nil
 }
 
-// at is what the hub is to be told when it changes.
+// at is a hash of the access that the hub must know. A change leads to a report.
 func (c *cluster) at() [sha256.Size]byte {
 	return sha256.Sum256(bytes.Join([][]byte{[]byte(c.access.endpoint.String()), []byte(c.access.serverName), c.access.ca}, []byte{0}))
 }
 
-// request asks for a certificate of the state's key.
+// request creates a certificate request with the state's key.
 func (s state) request(cluster string) ([]byte, error) {
 	return x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cluster}}, s.key)
 }
 
-// granted checks a certificate that the hub sent.
+// granted verifies that the certificate from the hub is for the state's key.
 func (s state) granted(der []byte) error {
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -86,12 +87,12 @@ func (s state) granted(der []byte) error {
 	return nil
 }
 
-// refused is what the hub says when it does not do what it is asked.
+// refused is the hub's reason for a refusal.
 type refused struct{ why string }
 
 func (e refused) Error() string { return "the hub refuses: " + e.why }
 
-// redeem has the hub make the token of a join a certificate.
+// redeem exchanges the token of the join for a certificate, and stores the certificate.
 func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
 	given, err := c.credentials(ctx)
 	if err != nil {
@@ -115,7 +116,7 @@ func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
 	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})
 }
 
-// post sends a Redemption.
+// post sends a Redemption. The error is tunnel.ErrGone when the cluster has left the fleet.
 func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tunnel.Receipt, error) {
 	var receipt tunnel.Receipt
 	body, err := json.Marshal(what)
@@ -149,7 +150,8 @@ func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tun
 	return receipt, nil
 }
 
-// report tells the hub what is new, and asks for a new certificate if it is time for one.
+// report sends new credentials to the hub, and requests a new certificate if that is due. renewal
+// is when to report next.
 func (r *runner) report(ctx context.Context, c *cluster, v view) (renewal time.Time, err error) {
 	now := time.Now()
 	given, err := c.credentials(ctx)
@@ -169,7 +171,7 @@ func (r *runner) report(ctx context.Context, c *cluster, v view) (renewal time.T
 	if err != nil {
 		return time.Time{}, err
 	}
-	// The certificate is good even where the credentials are refused.
+	// The certificate is valid even if the credentials are refused.
 	if len(what.Request) > 0 && (receipt.Refused == "" || len(receipt.Certificate) > 0) {
 		if err = v.state.granted(receipt.Certificate); err == nil {
 			err = c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})

@@ -10,13 +10,15 @@ import (
 )
 
 const (
-	// lately is how long ago a spare may have answered for the agent to be ready: several probes of each.
+	// lately is the age up to which a spare's answer counts for readiness: several probes of each
+	// spare.
 	lately = 10 * time.Second
-	// stuck is how long the loop may take for a turn: several requests of the cluster that time out.
+	// stuck is how long one turn of the loop may take: several requests to the cluster that time
+	// out.
 	stuck = 2 * time.Minute
 )
 
-// ready says why the agent is of no use to the hub now.
+// ready returns an error if the hub cannot use the agent now.
 func (r *runner) ready(now time.Time) error {
 	switch a, s := r.current.Load(), r.state.Load(); {
 	case a == nil && (s == nil || s.certificate == nil):
@@ -31,7 +33,7 @@ func (r *runner) ready(now time.Time) error {
 	return nil
 }
 
-// live says why the agent is to be started anew.
+// live returns an error if the agent should be restarted.
 func (r *runner) live(now time.Time) error {
 	if at := time.Unix(0, r.turned.Load()); now.Sub(at) > stuck {
 		return fmt.Errorf("the agent has been stuck since %s", at.UTC().Format(time.RFC3339))
@@ -39,7 +41,7 @@ func (r *runner) live(now time.Time) error {
 	return nil
 }
 
-// serveHealth answers probes until ctx ends.
+// serveHealth serves the health endpoints until ctx ends. It returns an error if it cannot listen.
 func (r *runner) serveHealth(ctx context.Context) error {
 	r.turned.Store(time.Now().UnixNano())
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", r.options.HealthAddress)
@@ -53,7 +55,7 @@ func (r *runner) serveHealth(ctx context.Context) error {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
 			}
-			_, _ = w.Write([]byte("ok\n")) // whoever asked may have gone
+			_, _ = w.Write([]byte("ok\n")) // the client may be gone
 		})
 	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, MaxHeaderBytes: 4 << 10}

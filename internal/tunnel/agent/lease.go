@@ -19,7 +19,7 @@ type claim struct {
 	Transitions *int       `json:"leaseTransitions"`
 }
 
-// microTime is a time as Leases have it.
+// microTime is a time in the format of Leases.
 type microTime struct{ time.Time }
 
 const microLayout = "2006-01-02T15:04:05.000000Z07:00"
@@ -36,14 +36,16 @@ func value[T any](p *T) (v T) {
 	return v
 }
 
-// seen is what an agent has seen of a Lease, and since when by its own clock: clocks of other machines are not trusted.
+// seen is the last observed state of a Lease. since is by this machine's clock: clocks of other
+// machines are not trusted.
 type seen struct {
 	holder  string
 	renewed time.Time
 	since   time.Time
 }
 
-// judge decides what a Lease means: what has been seen of it now, and what it is to become; nil: it stays, and whoever has it leads.
+// judge returns the observation of a Lease at now, and the spec to write. The spec is nil if the
+// Lease stays as it is; its holder then leads.
 func judge(now time.Time, last seen, is claim, me string, duration time.Duration) (seen, *claim) {
 	current := seen{holder: value(is.Holder), renewed: value(is.Renewed).Time, since: now}
 	if current.holder == last.holder && current.renewed.Equal(last.renewed) {
@@ -55,7 +57,7 @@ func judge(now time.Time, last seen, is claim, me string, duration time.Duration
 	}
 	switch {
 	case current.holder == me && last.holder == me && now.Sub(current.renewed).Abs() < duration/3:
-		return current, nil // an agent that was started anew finds its own, and renews it at once
+		return current, nil // a restarted agent finds its own Lease, and renews it at once
 	case current.holder == me:
 	case current.holder == "" || now.Sub(current.since) > max(duration, time.Duration(value(is.Seconds))*time.Second):
 		next.Acquired, next.Transitions = next.Renewed, new(value(is.Transitions)+1)
@@ -65,18 +67,18 @@ func judge(now time.Time, last seen, is claim, me string, duration time.Duration
 	return current, next
 }
 
-// election is who of the agents of a cluster speaks for it: the one that has the Lease.
+// election decides which agent of a cluster leads: the holder of the Lease.
 type election struct {
 	me       string
 	duration time.Duration
 	last     seen
-	until    time.Time // we lead; zero: we do not
+	until    time.Time // this agent leads until then; zero: it does not lead
 }
 
-// leads says whether this agent leads now.
+// leads reports whether this agent leads now.
 func (e *election) leads(now time.Time) bool { return now.Before(e.until) }
 
-// hold renews the Lease if it is ours, and takes it if it is nobody's any more.
+// hold renews the Lease if this agent has it, and takes it if it is free or expired.
 func (e *election) hold(ctx context.Context, c *cluster) error {
 	var lease struct {
 		Metadata metadata `json:"metadata"`
@@ -97,18 +99,18 @@ func (e *election) hold(ctx context.Context, c *cluster) error {
 	err := c.do(ctx, http.MethodPatch, leasePath, map[string]any{
 		"metadata": map[string]any{"resourceVersion": lease.Metadata.ResourceVersion}, "spec": next,
 	}, nil)
-	if answered(err, http.StatusConflict) { // somebody was faster, or wrote something else: it is looked at again
+	if answered(err, http.StatusConflict) { // another agent wrote first: the next call reads again
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	// Others take it after the whole duration.
+	// Others take the Lease after its whole duration.
 	e.until = now.Add(e.duration * 2 / 3)
 	return nil
 }
 
-// release lets the next one begin at once.
+// release clears the holder of this agent's Lease, so that the next agent leads at once.
 func (e *election) release(ctx context.Context, c *cluster) error {
 	if !e.leads(time.Now()) {
 		return nil

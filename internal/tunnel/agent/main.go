@@ -14,14 +14,14 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// Main runs the command line of an agent in a cluster, and returns the exit code of the process: 0 for success, 1 for an error, which
-// was printed, and 2 for a command line that makes no sense.
+// Main runs the command line of an agent in a cluster, and returns the exit code of the process: 0
+// for success, 1 for a printed error, 2 for an invalid command line.
 func Main(args []string, version string, errOut io.Writer) int {
 	o := DefaultOptions()
 	o.Version, o.Stays = version, true
 	flags := flag.NewFlagSet("orrery-agent cluster", flag.ContinueOnError)
 	flags.SetOutput(errOut)
-	hostname, _ := os.Hostname() // --replica says what to do without
+	hostname, _ := os.Hostname() // without a name, --replica is required
 	kubeconfig := flags.String("kubeconfig", "", "kubeconfig of the cluster, for an agent that runs outside of it, with the rights of an administrator (default: the pod's own)")
 	kubeContext := flags.String("context", "", "context in that file (default: its current context)")
 	flags.StringVar(&o.Replica, "replica", hostname, "name that tells the agents of the cluster apart")
@@ -41,7 +41,7 @@ func Main(args []string, version string, errOut io.Writer) int {
 	if *kubeconfig != "" {
 		o.Source, o.Stays = Kubeconfig(*kubeconfig, *kubeContext), false
 	}
-	// The first signal ends the agent in good order, and the second the process.
+	// The first signal stops the agent in an orderly way, the second one kills the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)

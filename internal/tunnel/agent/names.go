@@ -1,25 +1,29 @@
 package agent
 
-// Names of what the manifest of a join makes in the cluster.
+// Names of what the manifest of a join creates in the cluster.
 const (
-	// Name is that of everything that is the agent's own: Deployment, PodDisruptionBudget, ServiceAccount, Role, RoleBinding,
-	// ClusterRole, ClusterRoleBinding, Lease, and the Secret in which it keeps its key and certificate.
+	// Name is the name of all objects of the agent itself: Deployment, PodDisruptionBudget,
+	// ServiceAccount, Role, RoleBinding, ClusterRole, ClusterRoleBinding, Lease, and the Secret
+	// with its key and certificate.
 	Name = "orrery-agent"
-	// HubAccount is the ServiceAccount that the hub is in the cluster, and the Role and RoleBinding that it has in single namespaces.
+	// HubAccount is the ServiceAccount that the hub uses in the cluster. The Role and RoleBinding
+	// for single namespaces have the same name.
 	HubAccount = "orrery"
-	// AllBinding is the ClusterRoleBinding by which the hub may do everything.
+	// AllBinding is the ClusterRoleBinding that allows the hub everything.
 	AllBinding = "orrery-all"
-	// MirrorRole is the ClusterRole, and the ClusterRoleBinding, by which the hub may read the cluster without Secrets. It is
-	// aggregated from those with the label AggregateLabel; MirrorBuiltinRole has what Kubernetes itself serves, and is bound as well.
+	// MirrorRole is the ClusterRole, and its ClusterRoleBinding, that lets the hub read the cluster
+	// without Secrets. It aggregates ClusterRoles with the label AggregateLabel. MirrorBuiltinRole
+	// has the rules for Kubernetes' own resources, and is bound as well.
 	MirrorRole        = "orrery-mirror"
 	MirrorBuiltinRole = "orrery-mirror-builtin"
 	AggregateLabel    = "rbac.orrery.dev/aggregate-to-mirror"
-	// MadeLabel is on everything that a manifest made, but for namespaces: these stay.
+	// MadeLabel is on everything that a manifest created, except namespaces, which stay.
 	MadeLabel = "agent.orrery.dev/made"
-	// ProxyKey is the key of the join Secret with the URL of the proxy by which the hub is reached. It is not there if there is none.
+	// ProxyKey is the key of the join Secret with the URL of the proxy to the hub. It is missing if
+	// there is no proxy.
 	ProxyKey = "proxy"
-	// ProfileKey is the key of the join Secret that says what the hub may do, as in spec.agent.profile of a Cluster, and NamespacesKey that
-	// with the namespaces of the profile Placement, with commas between.
+	// ProfileKey is the key of the join Secret with the agent profile, as in spec.agent.profile of
+	// a Cluster. NamespacesKey has the namespaces of the profile Placement, separated by commas.
 	ProfileKey    = "profile"
 	NamespacesKey = "namespaces"
 )

@@ -8,7 +8,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// Where things are.
+// Paths of the API server.
 const (
 	corePath      = "/api/v1/namespaces/"
 	rbacPath      = "/apis/rbac.authorization.k8s.io/v1/"
@@ -18,7 +18,7 @@ const (
 	ownRolePath   = rolesPath + Name
 )
 
-// hubRights are the bindings of the hub in the whole cluster, by profile.
+// hubRights returns the names of the hub's ClusterRoleBindings for a profile.
 func hubRights(profile string) []string {
 	switch profile {
 	case profileAll:
@@ -29,7 +29,7 @@ func hubRights(profile string) []string {
 	return nil
 }
 
-// remove deletes what is at a path; what is not there is fine.
+// remove deletes the object at a path. A missing object is no error.
 func (c *cluster) remove(ctx context.Context, path string) error {
 	err := c.do(ctx, http.MethodDelete, path, map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}, nil)
 	if answered(err, http.StatusNotFound) {
@@ -38,8 +38,8 @@ func (c *cluster) remove(ctx context.Context, path string) error {
 	return err
 }
 
-// prune takes from the hub every right in the cluster that a profile does not give it: whoever applies a manifest with a smaller one
-// deletes nothing by that.
+// prune removes every right of the hub that the profile does not include. Applying a manifest with
+// a smaller profile does not delete the objects of a larger one.
 func (c *cluster) prune(ctx context.Context, profile string, namespaces []string) error {
 	for _, name := range []string{AllBinding, MirrorRole, MirrorBuiltinRole} {
 		if slices.Contains(hubRights(profile), name) {
@@ -54,7 +54,7 @@ func (c *cluster) prune(ctx context.Context, profile string, namespaces []string
 			Metadata metadata `json:"metadata"`
 		} `json:"items"`
 	}
-	// Its rights are for this name alone.
+	// The agent may list role bindings of this name only.
 	if err := c.do(ctx, http.MethodGet, rbacPath+"rolebindings?fieldSelector=metadata.name%3D"+HubAccount, nil, &list); err != nil {
 		return err
 	}
@@ -72,16 +72,18 @@ func (c *cluster) prune(ctx context.Context, profile string, namespaces []string
 	return nil
 }
 
-// dissolve removes everything that the manifest made but namespaces: what else is in them the agent may not see. The agents' Secret says that this is being done, so whoever continues after a kill
-// knows; what makes that possible goes in one request at the end: it is made the property of the agent's ClusterRole, with which the
-// cluster's garbage collector takes it away.
+// dissolve removes everything that the manifest created, except namespaces: they may have content
+// that the agent cannot see. The agents' Secret records the removal, so another agent continues
+// after a crash. The objects that the removal itself needs go last, in one request. dissolve makes
+// the agent's ClusterRole their owner and deletes it, and the garbage collector of the cluster
+// deletes them.
 func (c *cluster) dissolve(ctx context.Context) error {
 	if err := c.prune(ctx, "", nil); err != nil {
 		return err
 	}
 	for _, path := range []string{
 		rolesPath + MirrorRole, rolesPath + MirrorBuiltinRole,
-		namespacePath + "/serviceaccounts/" + HubAccount, // with it all tokens of the hub end
+		namespacePath + "/serviceaccounts/" + HubAccount, // this ends all tokens of the hub
 		namespacePath + "/secrets/" + tunnel.JoinSecret,
 		"/apis/policy/v1/namespaces/" + tunnel.Namespace + "/poddisruptionbudgets/" + Name,
 	} {

@@ -1,6 +1,7 @@
-// Package agent is what runs in a cluster that the hub cannot dial: it enrols with the token of a join, keeps the hub's credentials in
-// the cluster fresh, keeps the tunnel open, and removes itself when the cluster has left the fleet. Several agents of a cluster keep
-// spare connections, and the one that has the Lease does the rest.
+// Package agent runs in a cluster that the hub cannot dial. It enrols with the token of a join,
+// renews the hub's credentials, keeps the tunnel open, and removes itself when the cluster has left
+// the fleet. All agents of a cluster keep spare connections; the agent with the Lease does
+// everything else.
 package agent
 
 import (
@@ -24,39 +25,40 @@ import (
 
 // Options of an agent.
 type Options struct {
-	// Source of the cluster's API server.
+	// Source returns how to reach the cluster's API server.
 	Source Source
-	// Replica tells the agents of a cluster apart, and Version is this one's.
+	// Replica identifies the agent among the agents of the cluster. Version is its version.
 	Replica, Version string
-	// Stays: after the cluster has left the fleet the agent waits until it is ended, as a pod that would be started anew. Else it returns.
+	// Stays makes Run wait for the end of ctx after the cluster has left the fleet. Kubernetes
+	// would restart a pod that exits. If false, Run returns.
 	Stays bool
-	// Proxy of a request to the hub; nil: none.
+	// Proxy returns the proxy for a request to the hub; nil: none.
 	Proxy func(*http.Request) (*url.URL, error)
-	// HealthAddress serves /healthz and /readyz; empty: nothing does.
+	// HealthAddress is where /healthz and /readyz are served; "": nowhere.
 	HealthAddress string
 	// Timing of the tunnel.
 	Timing tunnel.Timing
-	// Interval is how often the agent looks at its Secrets, and Lease how long an agent that is not heard has the Lease.
+	// Interval is how often the agent reads its Secrets. Lease is the duration of the Lease.
 	Interval, Lease time.Duration
 }
 
-// DefaultOptions are those that pods have.
+// DefaultOptions returns the options of agents in pods.
 func DefaultOptions() Options {
 	return Options{
 		Source: InCluster, Proxy: http.ProxyFromEnvironment, Timing: tunnel.DefaultTiming(), Interval: 5 * time.Second, Lease: 15 * time.Second,
 	}
 }
 
-// firstPause and lastPause bound how long is waited after a failure, of which a random part is.
+// firstPause and lastPause bound the pause after a failure.
 const firstPause, lastPause = 250 * time.Millisecond, 10 * time.Second
 
-// view is what the agent has read of the cluster at one time.
+// view is what the agent read from the cluster at one time.
 type view struct {
 	join  *join
 	state state
 }
 
-// outcome of a step.
+// outcome is the result of a step.
 type outcome struct {
 	step    step
 	at      view
@@ -65,22 +67,23 @@ type outcome struct {
 	err     error
 }
 
-// connected is a tunnel that is being kept.
+// connected is a tunnel in operation.
 type connected struct {
 	agent  *tunnel.Agent
-	to     string // where
-	ca     string // and whom it trusts
-	join   string // hash of the token by which its certificate came
+	to     string // URL of the tunnel
+	ca     string // authorities of the hub, PEM
+	join   string // hash of the token that the certificate was issued for
 	cancel context.CancelFunc
 }
 
-// ending is how a tunnel ended.
+// ending is the end of a tunnel.
 type ending struct {
 	of  *connected
 	err error
 }
 
-// runner is the state of a running agent. One goroutine has it, but for what is atomic.
+// runner is the state of a running agent. Only the goroutine of loop uses it, except for the atomic
+// fields.
 type runner struct {
 	options  Options
 	log      logr.Logger
@@ -88,26 +91,27 @@ type runner struct {
 	election election
 
 	told     told
-	pending  context.CancelFunc // the step that is being done; nil: none is
+	pending  context.CancelFunc // cancels the running step; nil: none runs
 	done     chan outcome
 	failures int
-	notUntil time.Time // no step is begun before
-	said     string    // what was logged last: what stays so is said once
+	notUntil time.Time // earliest time of the next step
+	said     string    // last logged problem, which is logged once
 
 	tunnel *connected
 	ended  chan ending
-	gone   string    // the join whose cluster has left, says the hub; empty: it does not
-	bare   time.Time // since when there is nothing of a manifest; zero: there is
+	gone   string    // hash of the join whose cluster has left the fleet, per the hub; "": none
+	bare   time.Time // since when the manifest's objects are missing; zero: they exist
 	parts  sync.WaitGroup
 
 	state   atomic.Pointer[state]
 	access  atomic.Pointer[Access]
-	current atomic.Pointer[tunnel.Agent] // of the tunnel
-	turned  atomic.Int64                 // when the loop turned last, in nanoseconds of the Unix epoch
+	current atomic.Pointer[tunnel.Agent] // the agent of the tunnel
+	turned  atomic.Int64                 // start of the last turn, Unix nanoseconds
 }
 
-// Run does the agent's work until ctx ends, the cluster has left the fleet and everything is removed, or there was no connection to the hub
-// for too long (tunnel.ErrSilent): whoever runs it starts it anew then.
+// Run does the agent's work. It ends when ctx ends, when the cluster has left the fleet and
+// everything is removed, or when there was no connection to the hub for too long
+// (tunnel.ErrSilent). In the last case the caller restarts it.
 func Run(ctx context.Context, o Options) error {
 	running, cancel := context.WithCancel(ctx)
 	r := &runner{
@@ -134,7 +138,8 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// loop turns until ctx ends, or there is nothing left to do, since everything is removed.
+// loop takes turns until ctx ends. gone is true if everything was removed because the cluster has
+// left the fleet.
 func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -171,7 +176,7 @@ func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 			continue
 		}
 		switch {
-		case answered(err, http.StatusConflict): // it is read anew
+		case answered(err, http.StatusConflict): // the next turn reads again
 			wait = 0
 		case err != nil:
 			failures++
@@ -184,7 +189,8 @@ func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 	}
 }
 
-// pause after failures: twice as long each time, of which a random part is waited, so that not all agents come back at once.
+// pause returns the delay after a number of failures. It doubles with each failure and has a random
+// part, so that agents do not all retry at once.
 func pause(failures int) time.Duration {
 	most := lastPause
 	if failures < 8 {
@@ -193,7 +199,7 @@ func pause(failures int) time.Duration {
 	return most/4 + rand.N(most-most/4+1) //nolint:gosec // no secret
 }
 
-// say logs what is not as it should be, once.
+// say logs a problem once, until another one or "" follows.
 func (r *runner) say(what string) {
 	if what != r.said && what != "" {
 		r.log.Info(what)
@@ -201,7 +207,8 @@ func (r *runner) say(what string) {
 	r.said = what
 }
 
-// turn looks at everything and begins what is to be done. It says when to look again.
+// turn reads everything, starts the next step if there is one, and returns when to take the next
+// turn.
 func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, err error) {
 	if err := r.reach(); err != nil {
 		return 0, err
@@ -217,20 +224,21 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 	r.state.Store(&v.state)
 	r.keepTunnel(ctx, v)
 	if r.gone != "" && r.gone == v.state.join && !v.state.gone {
-		// Whoever was told notes it, and whoever leads removes what is there.
+		// The agent that learns that the cluster has left records it. The agent that leads removes
+		// the objects.
 		if err := r.cluster.keep(ctx, v.state, map[string]any{goneKey: []byte("true")}); err != nil {
 			return 0, fmt.Errorf("note that the cluster has left the fleet: %w", err)
 		}
 		return 0, nil
 	}
-	// Without a Lease all of it is being removed.
+	// A missing Lease means that another agent is removing everything.
 	if err := r.election.hold(ctx, r.cluster); err != nil && (!v.state.gone || !answered(err, http.StatusNotFound)) {
 		return 0, fmt.Errorf("hold the Lease: %w", err)
 	}
 	wait = r.options.Interval*3/4 + rand.N(r.options.Interval/2) //nolint:gosec // no secret
 	switch {
 	case !r.election.leads(now):
-		r.told = told{} // what the next leader tells, this one does not know
+		r.told = told{} // the next leader sends reports that this agent does not know
 		if r.pending != nil {
 			r.pending()
 		}
@@ -243,7 +251,7 @@ func (r *runner) turn(ctx context.Context, now time.Time) (wait time.Duration, e
 	return wait, nil
 }
 
-// reach makes the client of the cluster anew when it is reached in another way.
+// reach creates a new client when the access to the cluster changed.
 func (r *runner) reach() error {
 	access, err := r.options.Source()
 	if err != nil {
@@ -264,10 +272,11 @@ func (r *runner) reach() error {
 	return nil
 }
 
-// errNotApplied: there is nothing of a manifest.
+// errNotApplied means that the manifest's objects are missing.
 var errNotApplied = fmt.Errorf("secret %s/%s is missing: apply the manifest that orrery cluster join --pull, or rejoin, prints", tunnel.Namespace, Name)
 
-// look reads what the manifest and the agents keep in the cluster.
+// look reads the agents' Secret and the join Secret. It returns errNotApplied without the first;
+// join is nil without the second.
 func (r *runner) look(ctx context.Context) (v view, err error) {
 	kept, err := r.cluster.secret(ctx, Name)
 	if err != nil {
@@ -284,7 +293,8 @@ func (r *runner) look(ctx context.Context) (v view, err error) {
 	return v, err
 }
 
-// begin does a step beside the loop, which holds the Lease meanwhile.
+// begin runs a step in the background, so that the loop can renew the Lease meanwhile. For steps
+// that only a user can do, it logs what to do.
 func (r *runner) begin(ctx context.Context, v view, s step) {
 	switch s {
 	case stepNone:
@@ -310,7 +320,7 @@ func (r *runner) begin(ctx context.Context, v view, s step) {
 	})
 }
 
-// do is a step.
+// do runs one step. renewal is when to report again, set by stepReport.
 func (r *runner) do(ctx context.Context, c *cluster, v view, s step) (renewal time.Time, err error) {
 	switch s {
 	case stepKey:
@@ -331,7 +341,7 @@ func (r *runner) do(ctx context.Context, c *cluster, v view, s step) (renewal ti
 	return renewal, err
 }
 
-// finish notes how a step ended, and says whether it was the last.
+// finish records the result of a step. last is true if everything is removed.
 func (r *runner) finish(o outcome) (last bool) {
 	r.pending()
 	r.pending = nil
@@ -340,7 +350,8 @@ func (r *runner) finish(o outcome) (last bool) {
 		r.failures = 0
 	case errors.Is(o.err, tunnel.ErrGone):
 		r.gone = o.at.state.join
-	case !errors.Is(o.err, context.Canceled) && !answered(o.err, http.StatusConflict): // these are no failures: another is doing it
+	// No failures: another agent acts.
+	case !errors.Is(o.err, context.Canceled) && !answered(o.err, http.StatusConflict):
 		r.failures++
 		r.notUntil = time.Now().Add(pause(r.failures))
 		r.say(o.err.Error())
@@ -362,7 +373,7 @@ func (r *runner) finish(o outcome) (last bool) {
 	return false
 }
 
-// dialer makes an agent of the tunnel as a join says.
+// dialer returns an agent of the tunnel for a join.
 func (r *runner) dialer(j *join, identity func() (tls.Certificate, error)) *tunnel.Agent {
 	return &tunnel.Agent{
 		URL: j.at("wss", tunnel.Path), TLS: j.trust(), Proxy: r.options.Proxy, Identity: identity,
@@ -370,7 +381,8 @@ func (r *runner) dialer(j *join, identity func() (tls.Certificate, error)) *tunn
 	}
 }
 
-// keepTunnel keeps a tunnel to where the join says. It outlives the certificate with which it began, but not its key.
+// keepTunnel starts, keeps or ends the tunnel as the join requires. A tunnel survives a renewed
+// certificate, but not another join.
 func (r *runner) keepTunnel(ctx context.Context, v view) {
 	wanted := v.join != nil && v.state.certificate != nil && !v.state.gone && r.gone != v.state.join
 	if t := r.tunnel; t != nil && (!wanted || t.to != v.join.at("wss", tunnel.Path) || t.ca != string(v.join.ca) || t.join != v.state.join) {
@@ -405,11 +417,11 @@ func (r *runner) keepTunnel(ctx context.Context, v view) {
 	})
 }
 
-// lost notes how a tunnel ended; an error ends the agent.
+// lost handles the end of a tunnel. An error ends the agent.
 func (r *runner) lost(e ending) error {
 	e.of.cancel()
 	if e.of != r.tunnel {
-		return nil // it was to end
+		return nil // the tunnel was canceled
 	}
 	r.tunnel = nil
 	r.current.Store(nil)
@@ -420,7 +432,7 @@ func (r *runner) lost(e ending) error {
 	return e.err
 }
 
-// resign lets the next agent begin at once.
+// resign gives the Lease up, so that the next agent leads at once.
 func (r *runner) resign(ctx context.Context) {
 	if r.cluster == nil {
 		return

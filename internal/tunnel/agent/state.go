@@ -18,13 +18,13 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// secret is a Secret as the API server has it.
+// secret is a Secret as the API server returns it.
 type secret struct {
 	Metadata metadata          `json:"metadata"`
 	Data     map[string][]byte `json:"data"`
 }
 
-// join is what the Secret of a join says.
+// join is the content of the join Secret.
 type join struct {
 	url        *url.URL
 	ca         []byte // PEM; empty: the system's authorities
@@ -35,7 +35,7 @@ type join struct {
 	namespaces []string
 }
 
-// readJoin reads the Secret of a join; its error names what is wrong with it, and quotes none of it.
+// readJoin parses the join Secret. The error names the invalid key, and quotes no value.
 func readJoin(s *secret) (*join, error) {
 	fail := func(key, what string) (*join, error) {
 		return nil, fmt.Errorf("secret %s/%s: %s %s; apply the manifest that orrery cluster rejoin prints", tunnel.Namespace, tunnel.JoinSecret, key, what)
@@ -66,7 +66,7 @@ func readJoin(s *secret) (*join, error) {
 	return j, nil
 }
 
-// trust says whom to take for the hub.
+// trust returns the TLS configuration that verifies the hub.
 func (j *join) trust() *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(j.ca) > 0 {
@@ -76,41 +76,42 @@ func (j *join) trust() *tls.Config {
 	return config
 }
 
-// at is the URL of a path of the hub's listener.
+// at returns the URL of a path of the hub's listener.
 func (j *join) at(scheme, path string) string {
 	u := j.url.JoinPath(path)
 	u.Scheme = scheme
 	return u.String()
 }
 
-// hash tells the tokens of joins apart, and says nothing of them.
+// hash identifies the token of the join without revealing it.
 func (j *join) hash() string {
 	sum := sha256.Sum256([]byte(j.token))
 	return hex.EncodeToString(sum[:])
 }
 
-// rights tells apart what the hub may do.
+// rights identifies the rights of the hub.
 func (j *join) rights() string { return j.profile + " " + strings.Join(j.namespaces, ",") }
 
-// Keys of the Secret in which the agents of a cluster keep who they are.
+// Keys of the Secret with the identity that the agents of a cluster share.
 const (
 	keyKey         = "tls.key" // PKCS #8, DER
-	certificateKey = "tls.der" // of it; missing: the token was not redeemed yet
+	certificateKey = "tls.der" // for the key; missing: the token is not redeemed yet
 	joinKey        = "join"    // hash of the token that the key is for
-	goneKey        = "gone"    // there: the cluster has left the fleet, and the agent is removing itself
+	goneKey        = "gone"    // present: the cluster has left the fleet; removal is running
 )
 
-// state is who the agents of a cluster are.
+// state is the identity of the agents of a cluster, from their Secret.
 type state struct {
-	version     string // of the Secret
+	version     string // resourceVersion of the Secret
 	key         *ecdsa.PrivateKey
 	certificate *x509.Certificate
 	join        string
 	gone        bool
 }
 
-// readState reads the agents' Secret. A key or a certificate that cannot be read, or that do not belong together, are none: the agent
-// makes them anew, which the hub allows as long as it allows the token.
+// readState parses the agents' Secret. A key or certificate that is invalid, or that does not match
+// the other, is left out. The agent then creates it again, which the hub allows as long as the
+// token is valid.
 func readState(s *secret) state {
 	st := state{version: s.Metadata.ResourceVersion, join: string(s.Data[joinKey]), gone: len(s.Data[goneKey]) > 0}
 	if parsed, err := x509.ParsePKCS8PrivateKey(s.Data[keyKey]); err == nil {
@@ -122,18 +123,19 @@ func readState(s *secret) state {
 	return st
 }
 
-// fits says whether a certificate is for a key.
+// fits reports whether the certificate is for the key.
 func fits(certificate *x509.Certificate, key *ecdsa.PrivateKey) bool {
 	return key != nil && key.PublicKey.Equal(certificate.PublicKey)
 }
 
-// Enrolled says whether the agents' Secret, by its data, has a certificate for which they redeemed a token.
+// Enrolled reports whether the data of the agents' Secret has a certificate that was issued for the
+// token.
 func Enrolled(data map[string][]byte, token string) bool {
 	s := readState(&secret{Data: data})
 	return s.certificate != nil && s.join == (&join{token: token}).hash()
 }
 
-// identity is what the agent proves to be it with.
+// identity returns the certificate and key that authenticate the agent.
 func (s state) identity() (tls.Certificate, error) {
 	if s.key == nil || s.certificate == nil {
 		return tls.Certificate{}, errors.New("the agent has no certificate yet")
@@ -141,7 +143,7 @@ func (s state) identity() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{s.certificate.Raw}, PrivateKey: s.key}, nil
 }
 
-// newKey makes the key of agents.
+// newKey creates a private key for the agents, as PKCS #8 in DER.
 func newKey() ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -150,33 +152,34 @@ func newKey() ([]byte, error) {
 	return x509.MarshalPKCS8PrivateKey(key)
 }
 
-// third of what lies between two moments is over at the returned one: when something is renewed.
+// third returns the moment when a third of the time between from and to is over: the time of
+// renewal.
 func third(from, to time.Time) time.Time { return from.Add(to.Sub(from) / 3) }
 
-// told is what the agent that leads has told the hub since it began to.
+// told is what the leading agent did since it began to lead.
 type told struct {
-	at      [sha256.Size]byte // of the authorities and the endpoint; zero: nothing was told
+	at      [sha256.Size]byte // of the reported access; zero: not reported
 	renewal time.Time         // of the token
-	rights  string            // of the join by which others were taken away
+	rights  string            // rights of the join for which other rights were removed
 }
 
-// step is what is to be done next.
+// step is an action of the leading agent.
 type step int
 
-// The steps of an agent that leads.
+// The steps of the leading agent.
 const (
-	stepNone    step = iota // all is as it should be
-	stepApply               // the manifest is to be applied: nothing can be done without it
-	stepExpired             // the certificate has ended: only that the cluster has left can still be learned
-	stepKey                 // make a key for the token
-	stepRedeem              // have the token made a certificate
-	stepPrune               // take away rights that the profile does not give
-	stepReport              // tell the hub what is new
-	stepRemove              // the cluster has left the fleet
+	stepNone    step = iota // nothing to do
+	stepApply               // a user must apply the manifest first
+	stepExpired             // the certificate expired; only ErrGone can still arrive
+	stepKey                 // create a key for the token
+	stepRedeem              // exchange the token for a certificate
+	stepPrune               // remove rights that the profile does not include
+	stepReport              // send new credentials to the hub
+	stepRemove              // the cluster has left the fleet: remove everything
 )
 
-// next decides what the agent that leads does. Each step changes one thing, and after each all is read and decided anew, so that it may
-// be killed between any two.
+// next decides the next step of the leading agent. Each step changes one thing; afterwards
+// everything is read and decided again. So an agent can be killed between any two steps.
 func next(now time.Time, j *join, s state, t told, at [sha256.Size]byte) step {
 	switch {
 	case s.gone && (j == nil || j.hash() == s.join):
@@ -197,7 +200,7 @@ func next(now time.Time, j *join, s state, t told, at [sha256.Size]byte) step {
 	return stepNone
 }
 
-// due says whether the certificate is to be renewed.
+// due reports whether the certificate should be renewed.
 func (s state) due(now time.Time) bool {
 	return !now.Before(third(s.certificate.NotBefore, s.certificate.NotAfter))
 }

@@ -10,21 +10,22 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// mostAttempts bounds the spares of which one dial awaits the word, but for those that were heard since it began.
+// mostAttempts bounds the spares that one dial waits for. Spares that were heard since the dial
+// began are tried beyond that.
 const mostAttempts = 6
 
-// ErrNoAgent tells that no agent of the cluster is connected, and that none came in time.
+// ErrNoAgent means that no agent of the cluster is connected, and none connected in time.
 var ErrNoAgent = errors.New("no agent of the cluster is connected")
 
-// attempt is what came of one spare.
+// attempt is the result of dialling on one spare.
 type attempt struct {
 	conn net.Conn
 	err  error
 }
 
-// Dial connects to a destination in a cluster. It takes a spare and, as long as its agent says nothing, another one after each
-// Timing.Hedge: the first that is connected is used, and the others are closed. While there is no spare it waits for one, but not longer
-// than Timing.Patience.
+// Dial connects to a destination in a cluster. It tries a spare and, while there is no answer,
+// another one after each Timing.Hedge. The first connection is used, and the others are closed. If
+// there is no spare, Dial waits for one for at most Timing.Patience.
 func (g *Gateway) Dial(ctx context.Context, cluster, destination string) (net.Conn, error) {
 	start := time.Now()
 	conn, err := g.dial(ctx, cluster, destination)
@@ -43,7 +44,7 @@ func (g *Gateway) dial(ctx context.Context, name, destination string) (net.Conn,
 	running := 0
 	defer func() {
 		cancel()
-		go func(n int) { // what comes too late is closed
+		go func(n int) { // close late connections
 			for range n {
 				if r := <-results; r.conn != nil {
 					_ = r.conn.Close()
@@ -102,7 +103,8 @@ func (g *Gateway) dial(ctx context.Context, name, destination string) (net.Conn,
 	}
 }
 
-// wait notes that a dial is interested in a cluster, of which nothing may be known yet.
+// wait registers a dial for a cluster, which may have no agents yet. The caller calls waited
+// afterwards.
 func (g *Gateway) wait(name string) *cluster {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +120,8 @@ func (g *Gateway) waited(c *cluster) {
 	g.tidy(c)
 }
 
-// next takes the spare that was heard last, if that was after a time. If there is none the channel is closed when one arrives.
+// next takes the spare that was heard last, if that was after since. If there is none, the channel
+// is closed when a spare arrives.
 func (g *Gateway) next(c *cluster, since time.Time) (*spare, <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,19 +134,19 @@ func (g *Gateway) next(c *cluster, since time.Time) (*spare, <-chan struct{}) {
 	return s, nil
 }
 
-// refusedError is what an agent says that has not dialled.
+// refusedError is the reason why an agent did not connect to the destination.
 type refusedError struct{ why string }
 
 func (e *refusedError) Error() string { return "the agent says: " + e.why }
 
-// attempt has the agent of a spare dial.
+// attempt dials the destination through one spare. It ends with ctx.
 func (g *Gateway) attempt(ctx context.Context, s *spare, destination string) (net.Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = s.ws.Close() })
 	if err := s.write(tunnel.Word{Dial: destination}, g.options.Timing.Silence); err != nil {
-		_ = s.ws.Close() // its listener finds it closed
+		_ = s.ws.Close() // listen then finds it closed
 		return nil, fmt.Errorf("tell the agent: %w", err)
 	}
-	w, ok := <-s.answer // the listener ends it
+	w, ok := <-s.answer // listen sends or closes it
 	switch {
 	case !ok && ctx.Err() != nil:
 		return nil, context.Cause(ctx)

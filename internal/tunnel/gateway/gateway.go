@@ -1,5 +1,6 @@
-// Package gateway is the hub's side of the tunnel: it accepts the agents of clusters, keeps the spare connections that they bring, and
-// dials clusters through them. It knows no controller: who may come in is asked, and what became of agents is told.
+// Package gateway is the hub's side of the tunnel. It accepts the agents of clusters, keeps their
+// spare connections, and dials clusters through them. Callbacks in Options admit agents and receive
+// changes, so the package depends on no controller.
 package gateway
 
 import (
@@ -23,25 +24,28 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// Bounds of what agents may have the hub keep.
+// Limits on what agents can make the hub hold.
 const (
-	// maxHandshakes bounds the connections that have not proven who they are.
+	// maxHandshakes bounds the connections that are not authenticated yet.
 	maxHandshakes = 256
 	// maxReplicas bounds the agents of one cluster.
 	maxReplicas = 8
-	// An agent that says more than wordsPerSecond on a spare for longer than a few seconds is no agent.
+	// A spare on which an agent sends more than wordsPerSecond, after a burst of wordsAtOnce, is
+	// closed.
 	wordsPerSecond, wordsAtOnce = 2, 16
 )
 
-// ErrGone is to be returned by Admit for an agent whose cluster has left the fleet.
+// ErrGone is the error that Admit returns for an agent whose cluster has left the fleet.
 var ErrGone = tunnel.ErrGone
 
-// Options say for whom a Gateway works.
+// Options of a Gateway.
 type Options struct {
-	// Admit judges a certificate with whose key a challenge was signed: which cluster its agent speaks for. An error refuses the
-	// agent and is shown to it; ErrGone tells it to remove itself, also by a certificate that has ended, which lets nobody in.
+	// Admit returns the cluster of a certificate whose key signed a challenge. An error refuses the
+	// agent and is sent to it. ErrGone makes the agent remove itself, even with an expired
+	// certificate, which is never admitted.
 	Admit func(ctx context.Context, certificate *x509.Certificate) (cluster string, err error)
-	// Changed is told when the agents of a cluster came, went or changed. It must not block. It may be nil.
+	// Changed is called when agents of a cluster connected, disconnected or changed. It must not
+	// block. It may be nil.
 	Changed func(cluster string)
 	Timing  tunnel.Timing
 	Log     logr.Logger
@@ -55,18 +59,18 @@ type Gateway struct {
 
 	mu        sync.Mutex
 	clusters  map[string]*cluster
-	reporting map[string]bool // the clusters of which a report is being taken
+	reporting map[string]bool // clusters with a report in progress
 	ended     bool
 }
 
-// cluster is what is known of the agents of one.
+// cluster holds the agents and connections of one cluster.
 type cluster struct {
 	name     string
 	replicas map[string]*replica
 	spares   []*spare // the one that was heard last comes last
 	open     map[*held]bool
-	arrived  chan struct{} // closed when a spare arrives, and made anew
-	waiting  int           // dials that wait for it
+	arrived  chan struct{} // closed and replaced when a spare arrives
+	waiting  int           // dials that wait for a spare
 }
 
 // replica is one agent.
@@ -75,41 +79,43 @@ type replica struct {
 	spares int
 	heard  time.Time
 	silent *time.Timer
-	// certificate by which it came last. Connections share it while it is the same one.
+	// certificate of its last connection. Connections share the value if the certificate is the
+	// same.
 	certificate *x509.Certificate
 }
 
-// Agent is what is known of one that is connected.
+// Agent describes a connected agent.
 type Agent struct {
-	// Replica tells the agents of a cluster apart.
+	// Replica identifies the agent among the agents of the cluster.
 	Replica, Version string
-	// Address from which it came last: that of the last proxy in front of the hub.
+	// Address of the client of its last connection: the agent, or the last proxy in front of the
+	// hub.
 	Address string
-	// Spares that it has at the hub.
+	// Spares is the number of its spares.
 	Spares int
 	// Since is when it connected, after it was away.
 	Since time.Time
-	// CertificateEnds is when its certificate does.
+	// CertificateEnds is when its certificate expires.
 	CertificateEnds time.Time
 }
 
-// held is a connection to an agent, whatever it is used for.
+// held is a connection to an agent: a spare, or a connection in use.
 type held struct {
 	ws          *websocket.Conn
 	certificate *x509.Certificate
 	expiry      *time.Timer
 }
 
-// spare is a connection that waits to be taken.
+// spare is a connection that waits to be used.
 type spare struct {
 	held
 
 	of       *cluster
 	by       *replica
-	heard    time.Time // the gateway's lock guards it
+	heard    time.Time // guarded by the gateway's mu
 	writing  sync.Mutex
 	dialling atomic.Bool
-	answer   chan tunnel.Word // of the agent, after a dial; closed when the connection ends before
+	answer   chan tunnel.Word // to a dial; closed if the connection ends first
 }
 
 // New returns a Gateway.
@@ -135,8 +141,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// upgrade makes a WebSocket of a request, and takes a place among those that have not proven who they are. It returns nil if there is
-// none, or the request is for something else; the client was told then.
+// upgrade turns a request into a WebSocket, and takes a handshake slot. It returns nil if no slot
+// is free or the request is invalid; the client has its answer then.
 func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) *websocket.Conn {
 	select {
 	case g.handshakes <- struct{}{}:
@@ -153,7 +159,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) *websocket.Con
 		return nil
 	}
 	ws, err := g.upgrader.Upgrade(w, r, nil)
-	if err != nil { // the client was told
+	if err != nil { // Upgrade has answered
 		<-g.handshakes
 		refusals.WithLabelValues("Protocol").Inc()
 		return nil
@@ -161,7 +167,7 @@ func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) *websocket.Con
 	return ws
 }
 
-// greet finds out who an agent is, and keeps its spare.
+// greet authenticates an agent and keeps its connection as a spare.
 func (g *Gateway) greet(ws *websocket.Conn, address string) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.options.Timing.Handshake)
 	stop := context.AfterFunc(ctx, func() { _ = ws.Close() })
@@ -170,7 +176,7 @@ func (g *Gateway) greet(ws *websocket.Conn, address string) {
 	if err == nil {
 		s, err = g.keep(ws, certificate, name, hello, address)
 	}
-	if err == nil { // a Recheck of a revocation since it was judged did not see it
+	if err == nil { // a Recheck after meet did not see the connection
 		_, err = g.options.Admit(ctx, certificate)
 	}
 	if err != nil {
@@ -190,14 +196,15 @@ func (g *Gateway) greet(ws *websocket.Conn, address string) {
 	}
 }
 
-// refuse tells an agent that it may not come in.
+// refuse sends the reason to the agent, and counts and logs the refusal.
 func (g *Gateway) refuse(ws *websocket.Conn, address, cluster string, err error) {
 	refusals.WithLabelValues("Identity").Inc()
 	g.options.Log.V(1).Info("agent refused", "address", address, "cluster", cluster, "cause", err.Error())
-	_ = ws.WriteJSON(tunnel.Welcome{Refused: err.Error(), Gone: errors.Is(err, ErrGone)}) // it may have gone
+	// The agent may be gone.
+	_ = ws.WriteJSON(tunnel.Welcome{Refused: err.Error(), Gone: errors.Is(err, ErrGone)})
 }
 
-// meet challenges an agent.
+// meet sends a challenge and verifies the answer. It returns the cluster of the agent.
 func (g *Gateway) meet(ctx context.Context, ws *websocket.Conn) (hello tunnel.Hello, certificate *x509.Certificate, cluster string, err error) {
 	ws.SetReadLimit(tunnel.MaxHello)
 	challenge := tunnel.Challenge{Nonce: make([]byte, 32)}
@@ -224,7 +231,8 @@ func (g *Gateway) meet(ctx context.Context, ws *websocket.Conn) (hello tunnel.He
 	return hello, certificate, cluster, err
 }
 
-// keep notes a connection of an agent that was admitted.
+// keep registers a connection of an admitted agent. It fails if the cluster has too many agents, or
+// the hub stops.
 func (g *Gateway) keep(ws *websocket.Conn, certificate *x509.Certificate, name string, hello tunnel.Hello, address string) (*spare, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -253,19 +261,19 @@ func (g *Gateway) keep(ws *websocket.Conn, certificate *x509.Certificate, name s
 	return s, nil
 }
 
-// admit lets a spare be taken.
+// admit makes a spare available to dials.
 func (g *Gateway) admit(s *spare) {
 	s.ws.SetReadLimit(tunnel.MaxWord)
 	g.mu.Lock()
 	c, r := s.of, s.by
-	if r.spares >= tunnel.MaxSpares { // the agent has given up one, and the hub was not told
+	if r.spares >= tunnel.MaxSpares { // the agent dropped one, and the hub does not know yet
 		oldest := c.spares[slices.IndexFunc(c.spares, func(o *spare) bool { return o.by == r })]
 		g.leave(oldest)
 		go func() { _ = oldest.ws.Close() }() // as in judge
 	}
 	if g.ended || c.replicas[r.agent.Replica] != r {
 		g.mu.Unlock()
-		_ = s.ws.Close() // its listener finds it closed
+		_ = s.ws.Close() // listen then finds it closed
 		return
 	}
 	r.spares++
@@ -278,10 +286,10 @@ func (g *Gateway) admit(s *spare) {
 	g.options.Changed(c.name)
 }
 
-// limit is how long an agent may say nothing.
+// limit returns how long an agent may be silent.
 func (g *Gateway) limit() time.Duration { return g.options.Timing.Probe + g.options.Timing.Silence }
 
-// judge gives up an agent that has been silent for too long, and its spares.
+// judge removes an agent that was silent for too long, and closes its spares.
 func (g *Gateway) judge(c *cluster, r *replica) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -295,7 +303,7 @@ func (g *Gateway) judge(c *cluster, r *replica) {
 	for _, s := range slices.Clone(c.spares) {
 		if s.by == r {
 			g.leave(s)
-			go func() { _ = s.ws.Close() }() // it may take its time; its listener sees to the rest
+			go func() { _ = s.ws.Close() }() // Close may block; listen does the rest
 		}
 	}
 	delete(c.replicas, r.agent.Replica)
@@ -303,8 +311,9 @@ func (g *Gateway) judge(c *cluster, r *replica) {
 	go g.options.Changed(c.name)
 }
 
-// listen hears what an agent says on a spare, until that is taken or lost. One on which nothing is said while the agent could have probed
-// all that it has was given up by the agent, and whatever is between did not tell.
+// listen reads the messages on a spare until the spare is used or lost. It closes a spare without a
+// message in the time in which the agent probes all its spares: the agent dropped it, and a proxy
+// in between did not close it.
 func (g *Gateway) listen(s *spare) {
 	words := rate.NewLimiter(wordsPerSecond, wordsAtOnce)
 	for {
@@ -321,9 +330,10 @@ func (g *Gateway) listen(s *spare) {
 				err = s.write(tunnel.Word{Probe: w.Probe}, g.options.Timing.Silence)
 			}
 		case s.dialling.Load() && (w.OK || w.Refused != ""):
-			_ = s.ws.SetReadDeadline(time.Time{}) // if it is closed, whoever reads is told
+			// If the connection is closed, the stream's Read fails.
+			_ = s.ws.SetReadDeadline(time.Time{})
 			s.answer <- w
-			return // whoever dialled has it now
+			return // the dial has the connection now
 		default:
 			err = errors.New("a word that is none")
 		}
@@ -336,7 +346,7 @@ func (g *Gateway) listen(s *spare) {
 	}
 }
 
-// heard notes that the agent of a spare is there. The spare is the next to be taken.
+// heard records that the agent of a spare answered. That spare is used next.
 func (g *Gateway) heard(s *spare) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -347,7 +357,7 @@ func (g *Gateway) heard(s *spare) {
 	}
 }
 
-// write says something to an agent, which must take it within a time.
+// write sends a message to an agent, which must accept it within a time.
 func (s *spare) write(w any, within time.Duration) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -357,7 +367,7 @@ func (s *spare) write(w any, within time.Duration) error {
 	return errors.Join(s.ws.WriteJSON(w), s.ws.SetWriteDeadline(time.Time{}))
 }
 
-// lost forgets a spare that was not taken, or that ended before the agent had answered the dial.
+// lost removes a spare that was not used, or that ended before the agent answered the dial.
 func (g *Gateway) lost(s *spare) {
 	g.mu.Lock()
 	g.leave(s)
@@ -365,7 +375,7 @@ func (g *Gateway) lost(s *spare) {
 	g.release(s.of, &s.held)
 }
 
-// leave takes a spare out of those that can be taken. The lock is held.
+// leave removes a spare from the available ones. The caller holds mu.
 func (g *Gateway) leave(s *spare) {
 	if i := slices.Index(s.of.spares, s); i >= 0 {
 		s.of.spares = slices.Delete(s.of.spares, i, i+1)
@@ -373,7 +383,7 @@ func (g *Gateway) leave(s *spare) {
 	}
 }
 
-// release forgets a connection that has ended.
+// release removes a connection that has ended.
 func (g *Gateway) release(c *cluster, h *held) {
 	h.expiry.Stop()
 	g.mu.Lock()
@@ -383,14 +393,14 @@ func (g *Gateway) release(c *cluster, h *held) {
 	g.options.Changed(c.name)
 }
 
-// tidy forgets a cluster of which nothing is left. The lock is held.
+// tidy removes a cluster without agents, connections and waiting dials. The caller holds mu.
 func (g *Gateway) tidy(c *cluster) {
 	if len(c.replicas) == 0 && len(c.open) == 0 && c.waiting == 0 && g.clusters[c.name] == c {
 		delete(g.clusters, c.name)
 	}
 }
 
-// find returns what is known of a cluster, which may be nothing yet. The lock is held.
+// find returns the entry of a cluster, which it creates if necessary. The caller holds mu.
 func (g *Gateway) find(name string) *cluster {
 	c := g.clusters[name]
 	if c == nil {
@@ -400,7 +410,7 @@ func (g *Gateway) find(name string) *cluster {
 	return c
 }
 
-// Agents are those of a cluster that are connected, by replica.
+// Agents returns the connected agents of a cluster, sorted by replica; nil if there is none.
 func (g *Gateway) Agents(cluster string) []Agent {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -420,15 +430,16 @@ func (g *Gateway) Agents(cluster string) []Agent {
 	return agents
 }
 
-// Clusters are those of which anything is connected.
+// Clusters returns the names of clusters with agents or connections, or with a dial that waits,
+// sorted.
 func (g *Gateway) Clusters() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Sorted(maps.Keys(g.clusters))
 }
 
-// Recheck asks anew for each connection of a cluster whether its agent may come in, and closes those of which it may not, whatever
-// they are used for.
+// Recheck calls Admit again for each connection of a cluster, and closes those that are refused
+// now. Connections in use are closed as well.
 func (g *Gateway) Recheck(ctx context.Context, cluster string) {
 	g.mu.Lock()
 	var all []*held
@@ -452,7 +463,7 @@ func (g *Gateway) Recheck(ctx context.Context, cluster string) {
 	}
 }
 
-// Close closes every connection, and lets none in any more.
+// Close closes every connection and refuses new ones.
 func (g *Gateway) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,24 +12,25 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// reportTime bounds how long it takes to take a report.
+// reportTime bounds the processing of one report.
 const reportTime = time.Minute
 
-// Taker judges and keeps what an agent reports that proved with a certificate that it speaks for a cluster.
+// Taker validates and stores the report of an agent that proved with the certificate to belong to
+// the cluster.
 type Taker func(ctx context.Context, certificate *x509.Certificate, cluster string, report tunnel.Report) tunnel.Receipt
 
-// Reports returns what serves tunnel.ReportPath: agents come in as they do at tunnel.Path, say one thing, and get one answer. Of a cluster
-// one report is taken at a time.
+// Reports returns the handler of tunnel.ReportPath. Agents authenticate as on tunnel.Path, send one
+// report, and get one answer. Only one report of a cluster is processed at a time.
 func (g *Gateway) Reports(take Taker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if ws := g.upgrade(w, r); ws != nil {
 			g.receive(r.Context(), ws, r.RemoteAddr, take)
-			_ = ws.Close() // whatever was said has arrived, or the other side knows
+			_ = ws.Close() // the answer was sent, or the agent is gone
 		}
 	})
 }
 
-// receive takes one report. It has a place among those that have not proven who they are, and gives it back.
+// receive processes one report. It frees the handshake slot that upgrade took.
 func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, address string, take Taker) {
 	meeting, cancel := context.WithTimeout(ctx, g.options.Timing.Handshake)
 	defer cancel()
@@ -54,7 +55,7 @@ func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, address strin
 	}
 }
 
-// once takes a report unless another of the cluster is being taken.
+// once runs take, unless another report of the cluster is being processed.
 func (g *Gateway) once(ctx context.Context, cluster string, take func(context.Context) tunnel.Receipt) tunnel.Receipt {
 	g.mu.Lock()
 	busy := g.reporting[cluster]

@@ -1,4 +1,5 @@
-// Package manifest is what is applied in a cluster for it to join by agent: from options to objects, and nothing else.
+// Package manifest builds the objects that are applied in a cluster so that it joins by agent. It
+// makes no requests.
 package manifest
 
 import (
@@ -30,27 +31,30 @@ import (
 
 // Options of a manifest.
 type Options struct {
-	// Cluster is the name of the Cluster that joins.
+	// Cluster is the name of the joining Cluster.
 	Cluster string
-	// URL of the hub's listener; CA that it is trusted by, in PEM (empty: the system's); Key for tunnel.Seal; Token of the join.
+	// URL of the hub's listener. CA holds the authorities of its certificate, in PEM (empty: the
+	// system's). Key is the hub's public key for tunnel.Seal. Token is the token of the join.
 	URL     string
 	CA, Key []byte
 	Token   string
-	// Proxy by which the hub is reached, a URL; empty: none.
+	// Proxy is the URL of the proxy to the hub; "": none.
 	Proxy string
-	// Agent is what the hub may do; nil: everything.
+	// Agent limits what the hub may do; nil: everything.
 	Agent *clusterv1alpha1.Agent
-	// Image of the agent. Empty: the agent runs elsewhere, as a process with a kubeconfig.
+	// Image of the agent. "": the agent runs outside the cluster, as a process with a kubeconfig.
 	Image string
 }
 
 const (
 	healthPort = 8081
-	// memory of a replica: what it needs with ten execs open, and as much again. The agent's garbage collector keeps below limitSoft.
+	// memory is the request of a replica. limit is what a replica needs with ten open execs,
+	// doubled. The garbage collector keeps below limitSoft.
 	memory, limit, limitSoft = "16Mi", "96Mi", "64MiB"
 )
 
-// Objects are those of a manifest, in the order in which they are to be applied.
+// Objects returns the objects of a manifest, in the order in which they must be applied. Cluster,
+// URL, Token and Key are required.
 func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Cluster == "" || o.URL == "" || o.Token == "" || len(o.Key) == 0 {
 		return nil, errors.New("a manifest needs a cluster, a URL, a token and a key")
@@ -59,7 +63,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Agent != nil && o.Agent.Profile != "" {
 		profile, namespaces = o.Agent.Profile, o.Agent.Namespaces
 	}
-	// Namespaces are not marked, and stay when the agent goes: they may have been there before, and others may use them.
+	// Namespaces are not labelled, and stay when the agent is removed: they may be older, and
+	// others may use them.
 	all := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tunnel.Namespace}}}
 	for _, ns := range namespaces {
 		if ns != tunnel.Namespace {
@@ -76,7 +81,8 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	if o.Proxy != "" {
 		join.Data[agent.ProxyKey] = []byte(o.Proxy)
 	}
-	// The Lease and the Secret of the agents are there without content, so that agents need not be able to create any.
+	// The agents' Lease and Secret are created empty, so that agents need no right to create
+	// them.
 	all = append(all,
 		&corev1.Secret{ObjectMeta: made(agent.Name), Type: corev1.SecretTypeOpaque},
 		&coordinationv1.Lease{ObjectMeta: made(agent.Name)},
@@ -96,7 +102,7 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// YAML is a manifest as kubectl apply takes it.
+// YAML encodes a manifest for kubectl apply.
 func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
 	var text bytes.Buffer
 	for _, o := range objects {
@@ -110,7 +116,7 @@ func YAML(objects []*unstructured.Unstructured) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// plain is an object without what nobody said of it.
+// plain converts an object without its empty fields and its status.
 func plain(object runtime.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -127,7 +133,7 @@ func plain(object runtime.Object) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// prune takes off what is empty.
+// prune removes empty maps and nil values.
 func prune(m map[string]any) {
 	maps.DeleteFunc(m, func(_ string, v any) bool {
 		switch v := v.(type) {
@@ -173,12 +179,13 @@ func kindOf(object runtime.Object) (schema.GroupVersionKind, error) {
 	return schema.GroupVersionKind{}, fmt.Errorf("a manifest has no %T", object)
 }
 
-// labels are on everything but namespaces.
+// labels returns the labels of all objects except namespaces.
 func labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/name": agent.Name, "app.kubernetes.io/part-of": "orrery", agent.MadeLabel: "true"}
 }
 
-// made is the metadata of an object in the agent's namespace, and madeIn in any; "" is none.
+// made returns the metadata of an object in the agent's namespace. madeIn takes the namespace; ""
+// for cluster-scoped objects.
 func made(name string) metav1.ObjectMeta { return madeIn(tunnel.Namespace, name) }
 
 func madeIn(namespace, name string) metav1.ObjectMeta {
@@ -187,7 +194,8 @@ func madeIn(namespace, name string) metav1.ObjectMeta {
 
 func accounts() []runtime.Object {
 	hub := made(agent.HubAccount)
-	hub.Labels["app.kubernetes.io/managed-by"] = "orrery" // by which a join by kubeconfig knows it again
+	// A join by kubeconfig recognizes the account by this label.
+	hub.Labels["app.kubernetes.io/managed-by"] = "orrery"
 	return []runtime.Object{
 		&corev1.ServiceAccount{ObjectMeta: hub, AutomountServiceAccountToken: new(false)},
 		&corev1.ServiceAccount{ObjectMeta: made(agent.Name), AutomountServiceAccountToken: new(false)},
@@ -210,7 +218,7 @@ func subject(account string) []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: tunnel.Namespace, Name: account}}
 }
 
-// hubRights are what the hub may do in the cluster.
+// hubRights returns the RBAC objects for what the hub may do in the cluster.
 func hubRights(profile clusterv1alpha1.AgentProfile, namespaces []string) []runtime.Object {
 	if profile == clusterv1alpha1.AgentProfileAll {
 		return []runtime.Object{bind(madeIn("", agent.AllBinding), "cluster-admin", agent.HubAccount)}
@@ -234,7 +242,7 @@ func hubRights(profile clusterv1alpha1.AgentProfile, namespaces []string) []runt
 	return rights
 }
 
-// mirrored are the rules by which a cluster is read, but for Secrets and for what definitions add to it.
+// mirrored returns the rules for reading a cluster, without Secrets and custom resources.
 func mirrored() []rbacv1.PolicyRule {
 	read := []string{"get", "list", "watch"}
 	return []rbacv1.PolicyRule{
@@ -260,8 +268,9 @@ func rule(group, resources, verbs string, names ...string) rbacv1.PolicyRule {
 	}
 }
 
-// agentRights are what the agent itself may do: make tokens of the hub's account, keep its own Secret and Lease, take rights from the hub,
-// and remove itself. It can neither create anything nor read a Secret but its own two.
+// agentRights returns the RBAC objects of the agent itself. The agent creates tokens of the hub's
+// account, updates its own Secret and Lease, removes rights of the hub, and removes itself. It can
+// create no other objects, and read only its own two Secrets.
 func agentRights() []runtime.Object {
 	const rbac = rbacv1.GroupName
 	return []runtime.Object{
@@ -308,7 +317,7 @@ func deployment(reference string) *appsv1.Deployment {
 	}
 	return &appsv1.Deployment{ObjectMeta: made(agent.Name), Spec: appsv1.DeploymentSpec{
 		Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: selector()},
-		// A hub that is away makes no agent ready, and must not hold up one that is mended.
+		// Without a hub no agent is ready. That must not block the rollout of a repaired agent.
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
 			MaxSurge: new(intstr.FromInt32(1)), MaxUnavailable: new(intstr.FromInt32(1)),
 		}},
@@ -326,7 +335,8 @@ func deployment(reference string) *appsv1.Deployment {
 						TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: selector()},
 					}}},
 				}},
-				// It is what a cluster is mended through: it runs where little else does, and moves soon from a node that is away.
+				// Administrators repair the cluster through the agent. So it tolerates
+				// control-plane nodes, and soon leaves a node that is down.
 				Tolerations: []corev1.Toleration{
 					{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 					evicted(corev1.TaintNodeNotReady), evicted(corev1.TaintNodeUnreachable),
@@ -358,7 +368,7 @@ func deployment(reference string) *appsv1.Deployment {
 	}}
 }
 
-// Profiles are the names of what a hub may be allowed.
+// Profiles returns the names of the agent profiles, sorted.
 func Profiles() []string {
 	names := []string{string(clusterv1alpha1.AgentProfileAll), string(clusterv1alpha1.AgentProfileMirror), string(clusterv1alpha1.AgentProfilePlacement)}
 	slices.Sort(names)

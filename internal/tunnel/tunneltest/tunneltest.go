@@ -1,5 +1,6 @@
-// Package tunneltest gives tests a hub's gateway and agents that are real but for who they are: a certificate's common name is the
-// cluster that its agent speaks for, and whoever comes is let in.
+// Package tunneltest gives tests a real hub gateway and real agents. Only authentication is
+// simplified: the common name of a certificate is the name of the cluster, and every agent is
+// admitted.
 package tunneltest
 
 import (
@@ -26,7 +27,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
 
-// Timing are intervals for tests: what is waited for is short, and what must not be cut off by a busy machine is long.
+// Timing returns intervals for tests. Those that tests wait for are short; those that a busy
+// machine must not exceed are long.
 func Timing() tunnel.Timing {
 	return tunnel.Timing{
 		Probe: 50 * time.Millisecond, Silence: 2 * time.Second, Hedge: 50 * time.Millisecond, Patience: time.Second,
@@ -35,7 +37,7 @@ func Timing() tunnel.Timing {
 	}
 }
 
-// Site is a gateway on a server of its own.
+// Site is a gateway with its own server.
 type Site struct {
 	Gateway *gateway.Gateway
 
@@ -71,16 +73,17 @@ func New(tb testing.TB) *Site {
 	return s
 }
 
-// OnChange has f told of the clusters whose agents changed.
+// OnChange registers f to be called with the cluster whose agents changed. It replaces the earlier
+// function.
 func (s *Site) OnChange(f func(cluster string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = f
 }
 
-// Agent is an agent that runs.
+// Agent is a running agent.
 type Agent struct {
-	// Stop ends it, as kill does.
+	// Stop ends the agent and waits for its end.
 	Stop func()
 
 	mu    sync.Mutex
@@ -89,7 +92,7 @@ type Agent struct {
 	lost  bool
 }
 
-// Run runs an agent of a cluster whose API server is at an address, until the test ends.
+// Run runs an agent of a cluster whose API server has the address, until the test ends.
 func (s *Site) Run(cluster, replica, address string) *Agent {
 	s.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -133,14 +136,15 @@ func (s *Site) Run(cluster, replica, address string) *Agent {
 	return a
 }
 
-// Lead has the agent dial another address from now on.
+// Lead makes the agent dial another address from now on.
 func (a *Agent) Lead(address string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.to = address
 }
 
-// Swallow loses everything between the agent and the hub without telling anybody, on new connections as well, until it is called with false.
+// Swallow drops all data between the agent and the hub, on new connections as well, without closing
+// connections. Swallow(false) ends that for new connections.
 func (a *Agent) Swallow(yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,7 +156,7 @@ func (a *Agent) Swallow(yes bool) {
 	}
 }
 
-// Reset ends all connections between the agent and the hub at once.
+// Reset closes all connections between the agent and the hub at once.
 func (a *Agent) Reset() {
 	a.mu.Lock()
 	lines := a.lines
@@ -187,7 +191,7 @@ type line struct {
 	net.Conn
 
 	of     *Agent
-	lost   chan struct{} // closed when nothing passes any more
+	lost   chan struct{} // closed when no data passes any more
 	closed chan struct{}
 	once   sync.Once
 	ending sync.Once
@@ -215,7 +219,8 @@ func (l *line) Write(p []byte) (int, error) {
 	}
 }
 
-// Close implements net.Conn. The other side of a line on which nothing passes learns nothing of it.
+// Close implements net.Conn. If the line drops data, the other side does not see the close for 10
+// s.
 func (l *line) Close() error {
 	l.ending.Do(func() { close(l.closed) })
 	l.of.mu.Lock()
@@ -223,7 +228,7 @@ func (l *line) Close() error {
 	l.of.mu.Unlock()
 	select {
 	case <-l.lost:
-		time.AfterFunc(10*time.Second, func() { _ = l.Conn.Close() }) // one cannot be kept for ever
+		time.AfterFunc(10*time.Second, func() { _ = l.Conn.Close() }) // close it in the end
 		return nil
 	default:
 		return l.Conn.Close()
