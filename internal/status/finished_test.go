@@ -24,6 +24,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/apply"
 	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -212,6 +213,7 @@ func TestWork(t *testing.T) {
 	oak, elm := f.client(testenv.Config(1)), f.client(elmServer.Config())
 	f.finishedWorkIsNotRunAgain(oak, elm)
 	f.unfinishedWorkGoesOn(oak)
+	f.workThatLostItsMark(oak)
 	f.workThatAnotherProcessBegan(oak)
 	f.refusedWork(oak)
 	f.adoptedWork(oak)
@@ -273,10 +275,20 @@ func (f *fleet) finishedWorkIsNotRunAgain(oak, elm client.Client) {
 	third := f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Rerun == request && inPhase(workv1alpha2.RunBegan)(r) })
 	f.completes(oak, ns, "once")
 	f.run(b, "oak", inPhase(workv1alpha2.RunComplete))
+	made := []types.UID{ran.CopyUID, again.CopyUID, third.CopyUID}
+	for _, n := range []string{"3", "4"} { // copies that the hub deletes because somebody asks for another run are not deleted by others
+		request = f.askAgain(b, n)
+		made = append(made, f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Rerun == request && inPhase(workv1alpha2.RunBegan)(r) }).CopyUID)
+		f.completes(oak, ns, "once")
+		f.run(b, "oak", inPhase(workv1alpha2.RunComplete))
+	}
+	if c := f.applier.Contest(b.UID, "oak"); c != (apply.Contest{}) {
+		f.t.Errorf("it is contested: %+v", c)
+	}
 	f.deleteJob(oak, ns, "once")
 	f.restart(true)
 	f.rests(b, "oak")
-	if diff := cmp.Diff([]types.UID{ran.CopyUID, again.CopyUID, third.CopyUID}, inOak.of("once")); diff != "" {
+	if diff := cmp.Diff(made, inOak.of("once")); diff != "" {
 		f.t.Errorf("created in oak (-want +got):\n%s", diff)
 	}
 }
@@ -306,6 +318,24 @@ func (f *fleet) unfinishedWorkGoesOn(oak client.Client) {
 	f.run(b, "oak", func(r workv1alpha2.Run) bool {
 		return inPhase(workv1alpha2.RunBegan)(r) && !r.Off && r.CopyUID != second.CopyUID
 	})
+}
+
+// A Job that lost our mark before it was deleted, while no process watched, is known to be gone, and is made again: its cluster is not asked for it without end.
+func (f *fleet) workThatLostItsMark(oak client.Client) {
+	ns := testenv.Namespace(f.t, testenv.Config(0))
+	b := f.job(ns, "unmarked", nil, "oak")
+	first := f.run(b, "oak", func(r workv1alpha2.Run) bool { return inPhase(workv1alpha2.RunBegan)(r) && r.CopyUID != "" })
+	f.stop()
+	j := newJob(ns, "unmarked")
+	f.must(oak.Patch(f.t.Context(), j, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, workv1alpha2.BindingLabel))))
+	f.deleteJob(oak, ns, "unmarked")
+	f.restart(true)
+	second := f.run(b, "oak", func(r workv1alpha2.Run) bool {
+		return inPhase(workv1alpha2.RunBegan)(r) && r.CopyUID != first.CopyUID && r.CopyUID != ""
+	})
+	if second.ReplacedUID != first.CopyUID {
+		f.t.Errorf("it replaces %q, want %q", second.ReplacedUID, first.CopyUID)
+	}
 }
 
 // A process that died after the binding said that work begins leaves it to the next to find out whether it did: nothing runs twice, and what did
