@@ -16,13 +16,15 @@ import (
 // mostMissed is how many warnings of what was not looked at are printed before the rest is counted.
 const mostMissed = 20
 
-// missed collects what the fleet says that it cannot answer for, each text once. It implements rest.WarningHandlerWithContext.
+// missed collects what the fleet says that it cannot answer for, each text once. It implements
+// rest.WarningHandlerWithContext.
 type missed struct {
 	mu    sync.Mutex
 	texts []string
 }
 
-// HandleWarningHeaderWithContext takes a warning of an answer. Only code 299 is one of an API server's.
+// HandleWarningHeaderWithContext takes a warning of an answer. Only code 299 is one of an API
+// server's.
 func (m *missed) HandleWarningHeaderWithContext(_ context.Context, code int, _, text string) {
 	if code == 299 && text != "" {
 		m.add(text)
@@ -37,7 +39,8 @@ func (m *missed) add(text string) {
 	}
 }
 
-// clusters adds those of the hub's clusters in which some types are not known, because the API of these does not answer.
+// clusters adds those of the hub's clusters in which some types are not known, because the API of
+// these does not answer.
 func (m *missed) clusters(all []clusterv1alpha1.Cluster) {
 	for i := range all {
 		c := meta.FindStatusCondition(all[i].Status.Conditions, clusterv1alpha1.ConditionAPIsComplete)
@@ -47,7 +50,8 @@ func (m *missed) clusters(all []clusterv1alpha1.Cluster) {
 	}
 }
 
-// onlyMeasures reports whether the versions that end the message of APIsComplete are measurements, which nothing places.
+// onlyMeasures reports whether the versions that end the message of APIsComplete are measurements,
+// which nothing places.
 func onlyMeasures(message string) bool {
 	_, versions, _ := strings.Cut(message, ": ")
 	return !slices.ContainsFunc(strings.Split(versions, ", "), func(version string) bool {

@@ -17,7 +17,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestMissed: of what the fleet cannot answer for, each text is told once, and none that is about other clusters than the one asked for.
+// TestMissed: of what the fleet cannot answer for, each text is told once, and none that is about
+// other clusters than the one asked for.
 func TestMissed(t *testing.T) {
 	partial := func(name, reason, versions string) clusterv1alpha1.Cluster {
 		return clusterv1alpha1.Cluster{
@@ -56,7 +57,8 @@ func TestMissed(t *testing.T) {
 	}
 }
 
-// orphans asks for copies that nothing names while elm cannot list a type: its conversion webhook does not answer.
+// orphans asks for copies that nothing names while elm cannot list a type: its conversion webhook
+// does not answer.
 func (f *hubOfTwo) orphans(t *testing.T) {
 	const crd = `
 apiVersion: apiextensions.k8s.io/v1

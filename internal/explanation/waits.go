@@ -41,7 +41,8 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 	return all
 }
 
-// waitsRemoval says which clusters may have copies of what is being removed, and why: those together of which the same is said.
+// waitsRemoval says which clusters may have copies of what is being removed, and why: those
+// together of which the same is said.
 func (f *facts) waitsRemoval(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
 	still := "copies are there still" + propagation(f.binding)
 	clusters := map[string][]string{still: nil}
