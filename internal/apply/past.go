@@ -19,9 +19,10 @@ import (
 	"orrery.dev/orrery/internal/records"
 )
 
-// past is what the records of earlier processes show of the hub. A result names the generation of a binding, and the version of a template,
-// that the hub had committed: a hub with an earlier one was restored from a backup, whatever the members can say of it. Records may be
-// lost, and end a moment before their process: without them the copies in the members show it.
+// past is what the records of earlier processes show of the hub. A result names the generation of a
+// binding, and the version of a template, that the hub had committed: a hub with an earlier one was
+// restored from a backup, whatever the members can say of it. Records may be lost, and end a moment
+// before their process: without them the copies in the members show it.
 type past struct {
 	applier *Applier
 
@@ -57,7 +58,8 @@ func (p *past) add(r records.Result) {
 	p.newest[r.Binding] = one
 }
 
-// compared reports whether the hub has all that was recorded, as far as is known. What cannot be compared yet is compared the next time.
+// compared reports whether the hub has all that was recorded, as far as is known. What cannot be
+// compared yet is compared the next time.
 func (p *past) compared(ctx context.Context) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +85,8 @@ func (p *past) compared(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// verify finds out from the hub itself whether it has what was recorded of a binding. It returns false while only the caches are older.
+// verify finds out from the hub itself whether it has what was recorded of a binding. It returns
+// false while only the caches are older.
 func (p *past) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, one recorded) (restored bool, err error) {
 	r := p.applier.restore
 	judged := r.Epoch()

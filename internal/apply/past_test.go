@@ -19,8 +19,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestAHubThatIsOlderThanItsRecordsRemovesNothing: the only copy that shows that the hub was restored is of a type that its cluster
-// cannot list, and has not for long. The records of what was applied there show it all the same, once, until it is confirmed.
+// TestAHubThatIsOlderThanItsRecordsRemovesNothing: the only copy that shows that the hub was
+// restored is of a type that its cluster cannot list, and has not for long. The records of what was
+// applied there show it all the same, once, until it is confirmed.
 func TestAHubThatIsOlderThanItsRecordsRemovesNothing(t *testing.T) {
 	later := func(change func(*records.Result)) func(f *fleet, b *workv1alpha2.ResourceBinding) {
 		return func(f *fleet, b *workv1alpha2.ResourceBinding) {
@@ -91,7 +92,8 @@ func TestAHubThatIsOlderThanItsRecordsRemovesNothing(t *testing.T) {
 			f.must(f.hub.Update(t.Context(), state))
 			f.gone(f.hub, removed)
 
-			// What was confirmed shows nothing to the next process either, though the record stays while the cluster is ill.
+			// What was confirmed shows nothing to the next process either, though the record stays
+			// while the cluster is ill.
 			f.stop()
 			f.records.mu.Lock()
 			r := f.records.results[shows.UID]["sick"]

@@ -49,7 +49,8 @@ type restore struct {
 	since     time.Time // when what was confirmed last began to be suspected; zero: nothing was
 }
 
-// confirmedSince is the time until which records may be of what the hub lost, as was confirmed; zero: nothing was confirmed.
+// confirmedSince is the time until which records may be of what the hub lost, as was confirmed;
+// zero: nothing was confirmed.
 func (r *restore) confirmedSince() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

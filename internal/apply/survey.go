@@ -17,10 +17,10 @@ import (
 )
 
 // survey looks, before this process removes anything, at the copies in every cluster: a copy in
-// another cluster than the one of the removal may show that the hub was restored from a backup.
-// A removal waits for what is being listed. A removal does not wait for a cluster that is known not to
-// answer, nor for a type that a cluster has failed to list for failurePatience: one ill cluster must not
-// hold up the removals in all others. Both are looked at once they can be read.
+// another cluster than the one of the removal may show that the hub was restored from a backup. A
+// removal waits for what is being listed. A removal does not wait for a cluster that is known not
+// to answer, nor for a type that a cluster has failed to list for failurePatience: one ill cluster
+// must not hold up the removals in all others. Both are looked at once they can be read.
 type survey struct {
 	applier *Applier
 	now     func() time.Time
@@ -30,8 +30,9 @@ type survey struct {
 	looked   map[types.UID]leftOut // by the UID of the Cluster
 }
 
-// failurePatience is how long the lists of a type have to fail until removals in other clusters do not wait for the type. It is
-// as long as the mirror waits for a list that does not answer: an API server that starts refuses lists for a moment.
+// failurePatience is how long the lists of a type have to fail until removals in other clusters do
+// not wait for the type. It is as long as the mirror waits for a list that does not answer: an API
+// server that starts refuses lists for a moment.
 const failurePatience = 10 * time.Second
 
 // leftOut are the types that a look at a cluster left out, with the error of the list.

@@ -108,8 +108,9 @@ func TestAClusterThatCannotListATypeHoldsUpItsOwnRemovalsAlone(t *testing.T) {
 	}
 }
 
-// TestAListThatFailsForAMomentIsWaitedFor: after a start, what shows that the hub was restored is in a type that one cluster refuses to
-// list at first. Nothing is removed elsewhere until the cluster has listed the type, or has refused for failurePatience.
+// TestAListThatFailsForAMomentIsWaitedFor: after a start, what shows that the hub was restored is
+// in a type that one cluster refuses to list at first. Nothing is removed elsewhere until the
+// cluster has listed the type, or has refused for failurePatience.
 func TestAListThatFailsForAMomentIsWaitedFor(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -147,7 +148,12 @@ func TestAListThatFailsForAMomentIsWaitedFor(t *testing.T) {
 		}
 		return nil
 	})
-	f.eventually("ash is reachable", func() error { return f.reachable("ash") })
+	f.eventually("ash is listed", func() error {
+		if _, open := f.applier.queue("ash"); !open || !f.mirror.Synced("ash", schema.GroupResource{Resource: "configmaps"}) {
+			return errors.New("it is not")
+		}
+		return nil
+	})
 	f.must(f.hub.Delete(t.Context(), removed))
 	if f.applier.survey.done(t.Context()) {
 		t.Error("removals do not wait for a list that has just failed")
@@ -169,8 +175,8 @@ func TestAListThatFailsForAMomentIsWaitedFor(t *testing.T) {
 	f.unjoin("sick")
 }
 
-// TestCopiesOfATypeThatCannotBeDeleted: a type without the verb delete is placed like any other, so that what a cluster has of it is known only
-// once the type is listed.
+// TestCopiesOfATypeThatCannotBeDeleted: a type without the verb delete is placed like any other, so
+// that what a cluster has of it is known only once the type is listed.
 func TestCopiesOfATypeThatCannotBeDeleted(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -218,7 +224,8 @@ func TestCopiesOfATypeThatCannotBeDeleted(t *testing.T) {
 
 var verbsOfConfigMaps = regexp.MustCompile(`("resource":"configmaps",[^\[]*"verbs":\[[^\]]*?)"delete",`)
 
-// withoutDelete answers with the list of the core API of a server, in which ConfigMaps have no verb delete.
+// withoutDelete answers with the list of the core API of a server, in which ConfigMaps have no verb
+// delete.
 func (f *fleet) withoutDelete(server int, w http.ResponseWriter, r *http.Request) {
 	through, err := rest.TransportFor(testenv.Config(server))
 	if err != nil {

@@ -13,13 +13,15 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// contentsUnknownError says that a Namespace or a CustomResourceDefinition is not deleted, because the cluster cannot say what would go with it.
+// contentsUnknownError says that a Namespace or a CustomResourceDefinition is not deleted, because
+// the cluster cannot say what would go with it.
 type contentsUnknownError struct{ error }
 
 // Unwrap returns why.
 func (e contentsUnknownError) Unwrap() error { return e.error }
 
-// unlisted is the error of a list of what is in an object. A cluster that did not answer says nothing: its probes will.
+// unlisted is the error of a list of what is in an object. A cluster that did not answer says
+// nothing: its probes will.
 func unlisted(in string, gr schema.GroupResource, err error) error {
 	err = fmt.Errorf("%s: the cluster cannot list %s in it: %w", in, gr, err)
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
@@ -28,7 +30,8 @@ func unlisted(in string, gr schema.GroupResource, err error) error {
 	return err
 }
 
-// kept says why a cluster does not let an object go, with the reason of a result; empty: that is not known, or passes.
+// kept says why a cluster does not let an object go, with the reason of a result; empty: that is
+// not known, or passes.
 func kept(err error) (reason string) {
 	unknown := contentsUnknownError{}
 	switch {
@@ -41,8 +44,9 @@ func kept(err error) (reason string) {
 	}
 }
 
-// unremoved reports why the cluster does not let a copy go; with nil, that nothing keeps it any more, if something did. The result of what is
-// placed there is about the manifest, and not about what is left over beside it.
+// unremoved reports why the cluster does not let a copy go; with nil, that nothing keeps it any
+// more, if something did. The result of what is placed there is about the manifest, and not about
+// what is left over beside it.
 func (t *task) unremoved(ctx context.Context, err error) {
 	switch reason := kept(err); {
 	case ctx.Err() != nil, t.wanted.Intent == Place:
@@ -56,8 +60,8 @@ func (t *task) unremoved(ctx context.Context, err error) {
 	}
 }
 
-// namespaceWaits has an event of the Cluster say why a namespace that this hub made is not deleted, once for each reason. With nil
-// it is forgotten what was said.
+// namespaceWaits has an event of the Cluster say why a namespace that this hub made is not deleted,
+// once for each reason. With nil it is forgotten what was said.
 func (q *clusterQueue) namespaceWaits(name string, err error) {
 	if err == nil {
 		q.said.Delete(name)

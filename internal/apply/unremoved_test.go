@@ -44,7 +44,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestACopyWhoseDeletionIsRefused: the result says why a copy is there still, and no more once nothing keeps it.
+// TestACopyWhoseDeletionIsRefused: the result says why a copy is there still, and no more once
+// nothing keeps it.
 func TestACopyWhoseDeletionIsRefused(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -78,8 +79,9 @@ func TestACopyWhoseDeletionIsRefused(t *testing.T) {
 	f.unjoin("fir")
 }
 
-// TestANamespaceWhoseContentIsNotKnown: while an aggregated API of a cluster does not answer, namespaces stay there, and it is said why: in the
-// result of one that is placed, and in one event about one that the hub made.
+// TestANamespaceWhoseContentIsNotKnown: while an aggregated API of a cluster does not answer,
+// namespaces stay there, and it is said why: in the result of one that is placed, and in one event
+// about one that the hub made.
 func TestANamespaceWhoseContentIsNotKnown(t *testing.T) {
 	f := newFleet(t)
 	f.start()

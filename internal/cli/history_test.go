@@ -52,6 +52,7 @@ func TestOnAHubOfTwo(t *testing.T) {
 	}
 	t.Run("Graph", f.graph)
 	t.Run("History", f.history)
+	t.Run("Orphans", f.orphans)
 }
 
 func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {

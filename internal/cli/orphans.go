@@ -76,11 +76,12 @@ type placedOnHub struct {
 	key mark.Key
 }
 
-func readPlaced(ctx context.Context, c client.Client, hub string) (*placedOnHub, error) {
+func readPlaced(ctx context.Context, c client.Client, hub string, unseen *missed) (*placedOnHub, error) {
 	var clusters clusterv1alpha1.ClusterList
 	if err := c.List(ctx, &clusters); err != nil {
 		return nil, fmt.Errorf("list clusters: %w", err)
 	}
+	unseen.clusters(clusters.Items)
 	bindings, err := listBindings(ctx, c)
 	if err != nil {
 		return nil, err
@@ -132,18 +133,19 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 }
 
 // findOrphans asks the fleet for every object with our mark. Types that could not be asked for are in the error, beside what
-// was found of the others.
-func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cluster string) ([]orphan, error) {
+// was found of the others; clusters and types that the fleet cannot answer for are in warnings.
+func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cluster string) (found []orphan, warnings []string, _ error) {
+	unseen := &missed{}
 	fleet := rest.CopyConfig(cfg)
 	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.FleetPath
-	fleet.WarningHandler = rest.NoWarnings{} // that of Secrets only the metadata is there is all that is asked for
+	fleet.WarningHandlerWithContext = unseen
 	served, err := discovery.NewDiscoveryClientForConfig(fleet)
 	if err != nil {
-		return nil, fmt.Errorf("reach the fleet: %w", err)
+		return nil, nil, fmt.Errorf("reach the fleet: %w", err)
 	}
 	objects, err := metadata.NewForConfig(fleet)
 	if err != nil {
-		return nil, fmt.Errorf("reach the fleet: %w", err)
+		return nil, nil, fmt.Errorf("reach the fleet: %w", err)
 	}
 	// Copies first: a binding that is made in between is known, and what it has placed is no orphan.
 	lists, problem := served.ServerPreferredResources()
@@ -151,7 +153,7 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cl
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
-			return nil, fmt.Errorf("read the fleet's types: %w", err)
+			return nil, nil, fmt.Errorf("read the fleet's types: %w", err)
 		}
 		for _, r := range list.APIResources {
 			if strings.Contains(r.Name, "/") || !slices.Contains(r.Verbs, "list") || measures(gv.Group) {
@@ -167,15 +169,15 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cl
 			}
 		}
 	}
-	placed, err := readPlaced(ctx, c, hub)
+	placed, err := readPlaced(ctx, c, hub, unseen)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	templates, err := metadata.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("reach the hub: %w", err)
+		return nil, nil, fmt.Errorf("reach the hub: %w", err)
 	}
-	found := make([]orphan, 0)
+	found = make([]orphan, 0)
 	for i := range copies {
 		o := &copies[i]
 		in := o.Annotations[fleetv1alpha1.ClusterAnnotation]
@@ -202,7 +204,7 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cl
 		})
 	}
 	slices.SortFunc(found, func(a, b orphan) int { return cmp.Compare(a.String(), b.String()) })
-	return found, problem
+	return found, unseen.about(cluster, placed), problem
 }
 
 // remove deletes an orphan in its cluster, as the caller there, unless it has changed since it was listed.
@@ -243,7 +245,10 @@ on the hub (LeftAtUnjoin). The hub leaves them alone. They are taken up when the
 again, with a policy that places it there, also by "orrery promote"; --remove deletes them instead,
 after it has asked, unless they have changed since. It deletes no Namespace and no
 CustomResourceDefinition, with which everything in them would go, and nothing that was in the
-cluster before the hub placed it.`,
+cluster before the hub placed it.
+
+Clusters and types that could not be looked at are named on standard error, with the reason; the
+exit code stays 0. An answer without such a warning is complete.`,
 		Args:              atMostOneName,
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -259,11 +264,15 @@ cluster before the hub placed it.`,
 					return fmt.Errorf("get cluster %s: %w", cluster, err)
 				}
 			}
-			found, problem := findOrphans(ctx, cfg, c, hub, cluster)
+			found, warnings, problem := findOrphans(ctx, cfg, c, hub, cluster)
 			if found == nil {
 				return problem
 			}
-			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(w, output, found) }); err != nil {
+			if err := s.warnOf(warnings); err != nil {
+				return err
+			}
+			whole := len(warnings) == 0 && problem == nil
+			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(w, output, found, whole) }); err != nil {
 				return err
 			}
 			if problem != nil || !remove || len(found) == 0 {
@@ -290,7 +299,8 @@ cluster before the hub placed it.`,
 	return cmd
 }
 
-func printOrphans(w io.Writer, output string, found []orphan) error {
+// printOrphans prints orphans for people. Without whole some of the fleet was not looked at.
+func printOrphans(w io.Writer, output string, found []orphan, whole bool) error {
 	if output == outputName {
 		for i := range found {
 			if err := say(w, "%s\n", &found[i]); err != nil {
@@ -299,7 +309,10 @@ func printOrphans(w io.Writer, output string, found []orphan) error {
 		}
 		return nil
 	}
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0 && !whole:
+		return say(w, "No orphans in what could be looked at.\n")
+	case len(found) == 0:
 		return say(w, "No orphans.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)

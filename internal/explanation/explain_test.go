@@ -56,7 +56,8 @@ func someFacts() facts {
 			Verdicts: []records.Verdict{{Reason: "Unreachable", Message: "it does not answer", Clusters: []string{"ash"}}},
 		},
 		results: map[string]fleetv1alpha1.PlacementResult{"elm": applied, "oak": applied}, recorded: true,
-		copies: []string{"elm", "oak"}, keeping: []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
+		copies: []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
+		keeping: []string{"elm", "oak"},
 	}
 }
 
@@ -189,7 +190,8 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 		}
 		f.binding.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: some()}}
 		f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: some()}}
-		f.waiting, f.copies, f.keeping = []string{some()}, []string{some()}, []string{some(), some()}
+		f.waiting, f.copies = []string{some()}, []string{some()}
+		f.keeping = []string{some(), some()}
 		f.contests = map[string]string{some(): "it is changed"}
 		f.overrides = []fleetv1alpha1.ExplainedPolicy{{Kind: "OverridePolicy", Name: "v", Clusters: []string{some(), some()}}}
 		f.results = map[string]fleetv1alpha1.PlacementResult{some(): {Message: "it was refused"}, some(): {Reason: workv1alpha2.ReasonClusterUnreachable, Message: "gone"}}

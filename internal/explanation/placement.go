@@ -42,12 +42,12 @@ type facts struct {
 	waiting   []string          // clusters whose copies wait for others, though no eviction task says so
 	copies    []string          // clusters that have copies
 	contests  map[string]string // who changes the copy again and again, by cluster
-	keeping   []string          // clusters that may have copies of what is being removed
-	away      []string          // those of them that do not answer
 	overrides []fleetv1alpha1.ExplainedPolicy
 	missing   []string // override policies without which nothing is written
 	follows   []fleetv1alpha1.ExplainedObject
 	fleet     []string // the names of its clusters
+	keeping   []string // clusters that may have copies of what is being removed
+	away      []string // those of them that do not answer
 }
 
 // Placement explains where an object is placed.

@@ -67,26 +67,6 @@ func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...str
 	}
 }
 
-// waitsRemoval says which clusters may have copies of what is being removed, and why: those together of which the same is said.
-func (f *facts) waitsRemoval(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
-	still := "copies are there still" + propagation(f.binding)
-	clusters := map[string][]string{still: nil}
-	for _, cluster := range seen.clusters(f.keeping) {
-		message := still
-		if slices.Contains(f.away, cluster) {
-			message = "the cluster does not answer: its copies go when it answers again, or are given up when it is unjoined"
-		} else if r, known := f.results[cluster]; known && r.Current && !r.Applied && r.Message != "" {
-			message = r.Message
-		}
-		clusters[message] = append(clusters[message], cluster)
-	}
-	for _, message := range slices.Sorted(maps.Keys(clusters)) {
-		if len(clusters[message]) > 0 || len(clusters) == 1 {
-			add(fleetv1alpha1.WaitRemoval, message, clusters[message]...)
-		}
-	}
-}
-
 // propagation returns how the copies of a binding are deleted, for the end of a message; "" for those that are deleted in the background.
 func propagation(b *workv1alpha2.ResourceBinding) string {
 	switch b.Spec.DeletionPropagation {

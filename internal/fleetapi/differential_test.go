@@ -54,6 +54,8 @@ func (mirrored) Stale(string) (time.Time, bool)           { return time.Time{}, 
 
 func (mirrored) Incomplete(string, schema.GroupResource) (int, int) { return 0, 0 }
 
+func (mirrored) Silence(string, schema.GroupResource) (string, bool) { return "", true }
+
 func (mirrored) Freshness(string, schema.GroupResource) (time.Time, bool) { return time.Time{}, false }
 func (mirrored) Partial(string, schema.GroupResource) bool                { return false }
 func (mirrored) WithoutData(string) bool                                  { return false }

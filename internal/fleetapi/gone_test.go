@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// gone: of an object that was deleted on the hub it is said what its copies wait for, to who may get the object; and nothing once they are gone.
+// gone: of an object that was deleted on the hub it is said what its copies wait for, to who may
+// get the object; and nothing once they are gone.
 func (w *world) gone(t *testing.T, inMember client.Client, shop string) {
 	const name = "leaving"
 	copied := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}}

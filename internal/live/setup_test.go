@@ -80,7 +80,8 @@ func (w *world) Stale(cluster string) (time.Time, bool) {
 func (w *world) Freshness(cluster string, _ schema.GroupResource) (time.Time, bool) {
 	return w.Stale(cluster)
 }
-func (w *world) Incomplete(string, schema.GroupResource) (partly, missing int) { return 0, 0 }
+func (w *world) Silence(string, schema.GroupResource) (why string, listed bool) { return "", true }
+func (w *world) Incomplete(string, schema.GroupResource) (partly, missing int)  { return 0, 0 }
 
 func (w *world) Partial(string, schema.GroupResource) bool { return false }
 func (w *world) WithoutData(string) bool                   { return false }

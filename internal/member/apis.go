@@ -41,8 +41,9 @@ func (a API) GroupVersionResource() schema.GroupVersionResource {
 // Readable says whether the hub may read any of it.
 func (a API) Readable() bool { return a.Within == nil || len(a.Within) > 0 }
 
-// HoldsCopies reports whether copies of the type can be in the cluster: the hub makes a copy only after it has listed and
-// watched the type there. The verb delete says nothing: the hub does not ask for it before it makes a copy.
+// HoldsCopies reports whether copies of the type can be in the cluster: the hub makes a copy only
+// after it has listed and watched the type there. The verb delete says nothing: the hub does not
+// ask for it before it makes a copy.
 func (a API) HoldsCopies() bool {
 	return slices.Contains(a.Verbs, "list") && slices.Contains(a.Verbs, "watch")
 }

@@ -6,8 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Failing returns why a type of a cluster is not Synced, as Problem does, and since when no list of the type has succeeded while
-// the cluster answered. An API server that starts refuses some lists for a moment.
+// Failing returns why a type of a cluster is not Synced, as Problem does, and since when no list of
+// the type has succeeded while the cluster answered. An API server that starts refuses some lists
+// for a moment.
 func (m *Mirror) Failing(cluster string, gr schema.GroupResource) (since time.Time, problem error) {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -24,7 +25,26 @@ func (m *Mirror) Failing(cluster string, gr schema.GroupResource) (since time.Ti
 	return since, t.problem
 }
 
-// attempted takes note of how an attempt to follow the type ended that ran for a time. The cluster must be locked.
+// Silence returns why a type of a cluster is not followed, and whether it was listed. It is empty
+// of a type that is followed, or is being listed.
+func (m *Mirror) Silence(cluster string, gr schema.GroupResource) (why string, listed bool) {
+	t, unlock := m.table(cluster, gr)
+	defer unlock()
+	switch {
+	case t == nil:
+		return "", false
+	case t.synced:
+		_, why = t.lag(time.Now())
+		return why, true
+	case t.problem != nil:
+		return t.problem.Error(), false
+	default:
+		return "", false
+	}
+}
+
+// attempted takes note of how an attempt to follow the type ended that ran for a time. The cluster
+// must be locked.
 func (t *table) attempted(problem error, ran time.Duration) {
 	t.problem = problem
 	switch {

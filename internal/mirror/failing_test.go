@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestFailing: the time counts from the first failure in a row, or from the moment at which the cluster answered again.
+// TestFailing: the time counts from the first failure in a row, or from the moment at which the
+// cluster answered again.
 func TestFailing(t *testing.T) {
 	widgets := schema.GroupResource{Group: "example.com", Resource: "widgets"}
 	refused := errors.New("refused")

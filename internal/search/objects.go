@@ -100,7 +100,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return err
 	}
 	show := shown{names: at.names, stale: s.lastSeen(at, v.kind, p.at)}
-	v.kind.told = p.told()
+	v.kind.told, v.kind.bare = p.told(), len(accepts) > 0 && accepts[0].as == asPartial
 	s.warn(w, at, v.kind, v.seen)
 	if p.told() {
 		return s.serveHistory(ctx, w, at, p, v)
@@ -287,6 +287,8 @@ type kind struct {
 	unread []string
 	// told is true when not objects are shown, but what became of them.
 	told bool
+	// bare is true when nothing of the objects is shown but their metadata.
+	bare bool
 }
 
 // find looks the type up in the clusters asked for: nil for all.
@@ -417,8 +419,11 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 		case stale:
 			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", c, since.UTC().Format(time.RFC3339)))
 		default:
-			if seen, old := s.Mirror.Freshness(c, gr); old {
-				warnings = append(warnings, fmt.Sprintf("cluster %s does not tell of %s since %s: its objects are the last known", c, gr, seen.UTC().Format(time.RFC3339)))
+			why, listed := s.Mirror.Silence(c, gr)
+			if why != "" && !listed {
+				warnings = append(warnings, unlisted(c, gr, why))
+			} else if seen, old := s.Mirror.Freshness(c, gr); old {
+				warnings = append(warnings, silent(c, gr, seen, why))
 			} else if !s.Mirror.Stored(c, gr) {
 				warnings = append(warnings, fmt.Sprintf("cluster %s: %s are still being read, some may be missing", c, gr))
 			}
@@ -441,7 +446,7 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	if len(k.scopes[true]) > 0 && len(k.scopes[false]) > 0 {
 		warnings = append(warnings, fmt.Sprintf("%s are namespaced in %s but not in %s", gr, enumerate(k.scopes[true]), enumerate(k.scopes[false])))
 	}
-	if gr.Group == "" && gr.Resource == "secrets" && !k.told {
+	if gr.Group == "" && gr.Resource == "secrets" && !k.told && !k.bare {
 		if bare := slices.DeleteFunc(slices.Clone(k.clusters), func(c string) bool { return !s.Mirror.WithoutData(c) }); len(bare) > 0 {
 			warnings = append(warnings, fmt.Sprintf("of some or all secrets of %s only the metadata is mirrored: read their data in the cluster's own context", enumerate(bare)))
 		}

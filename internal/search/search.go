@@ -68,6 +68,8 @@ type Mirror interface {
 	Stale(cluster string) (since time.Time, stale bool)
 	// Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it.
 	Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool)
+	// Silence returns why a type of a cluster is not followed, and whether it was listed.
+	Silence(cluster string, gr schema.GroupResource) (why string, listed bool)
 	// Partial is true when not every object of a type is mirrored of a cluster.
 	Partial(cluster string, gr schema.GroupResource) bool
 	// WithoutData is true when of some or all Secrets of a cluster only the metadata is known to be mirrored.

@@ -526,6 +526,10 @@ func TestWarnings(t *testing.T) {
 	f.mirror.stale["fir"], f.mirror.lost["fir"] = f.mirror.stale["oak"], true
 	f.serve(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "configmaps", true, "fir")
 	f.serve(schema.GroupVersionKind{Group: "metrics.example.org", Version: "v1", Kind: "Load"}, "loads", true, "elm")
+	f.serve(schema.GroupVersionKind{Group: "metrics.example.org", Version: "v1", Kind: "Sum"}, "sums", true, "elm")
+	f.mirror.problems = map[string]string{
+		"elm/sums.metrics.example.org": "conversion webhook failed", "elm/loads.metrics.example.org": "the watch is forbidden",
+	}
 	f.mirror.silent["elm/loads.metrics.example.org"] = f.mirror.stale["oak"]
 	f.mirror.parts["elm/secrets"] = true
 	f.serve(gadgetV1, "gadgets", true, "oak")
@@ -561,8 +565,14 @@ func TestWarnings(t *testing.T) {
 			`299 - "of some or all secrets of elm only the metadata is mirrored: read their data in the cluster's own context"`,
 			`299 - "secrets of elm are mirrored in part, by namespaces or labels: the rest is not shown"`,
 		}},
+		"MetadataOfSecrets": {"/api/v1/secrets?onlyMetadata=true", []string{}, []string{
+			`299 - "secrets of elm are mirrored in part, by namespaces or labels: the rest is not shown"`,
+		}},
+		"CannotList": {"/apis/metrics.example.org/v1/sums", []string{}, []string{
+			`299 - "cluster elm cannot list sums.metrics.example.org, so its objects are missing or the last known: conversion webhook failed"`,
+		}},
 		"TypeThatIsStale": {"/apis/metrics.example.org/v1/loads", []string{}, []string{
-			`299 - "cluster elm does not tell of loads.metrics.example.org since 2026-01-02T03:04:05Z: its objects are the last known"`,
+			`299 - "cluster elm does not tell of loads.metrics.example.org since 2026-01-02T03:04:05Z (the watch is forbidden): its objects are the last known"`,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -60,7 +60,9 @@ type fakeMirror struct {
 	lost   map[string]bool
 	silent map[string]time.Time // types that are stale, as CLUSTER/TYPE
 	parts  map[string]bool      // those that are mirrored in part
-	data   map[string]bool      // clusters of which the data of Secrets is mirrored
+	// problems are of types that are not followed.
+	problems map[string]string
+	data     map[string]bool // clusters of which the data of Secrets is mirrored
 }
 
 func (f *fakeMirror) Types() []mirror.Type {
@@ -101,6 +103,11 @@ func (f *fakeMirror) Freshness(cluster string, gr schema.GroupResource) (time.Ti
 	}
 	t, ok := f.silent[cluster+"/"+gr.String()]
 	return t, ok
+}
+
+func (f *fakeMirror) Silence(cluster string, gr schema.GroupResource) (why string, listed bool) {
+	_, silent := f.silent[cluster+"/"+gr.String()]
+	return f.problems[cluster+"/"+gr.String()], silent
 }
 
 func (f *fakeMirror) Partial(cluster string, gr schema.GroupResource) bool {

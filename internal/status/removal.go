@@ -11,8 +11,8 @@ import (
 // keptLength bounds what a condition repeats of why a cluster keeps a copy.
 const keptLength = 240
 
-// removal says which clusters keep a deleted binding of a generation from going, why, and the way out; nil: it
-// is about to go, or not known.
+// removal says which clusters keep a deleted binding of a generation from going, why, and the way
+// out; nil: it is about to go, or not known.
 func removal(generation int64, views []view) *metav1.Condition {
 	var away, busy, reasons []string
 	for i := range views {
@@ -46,8 +46,8 @@ func removal(generation int64, views []view) *metav1.Condition {
 	return c
 }
 
-// keeps says why a copy of a deleted binding of a generation is not gone from a cluster that answers, as the end of a text; empty: it is about
-// to go.
+// keeps says why a copy of a deleted binding of a generation is not gone from a cluster that
+// answers, as the end of a text; empty: it is about to go.
 func (v *view) keeps(generation int64) (reason, why string) {
 	r := v.result
 	if r == nil || r.Applied || r.Stale || r.Generation < generation || r.Message == "" {

@@ -1,0 +1,40 @@
+package search
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// longestProblem bounds what a warning repeats of a cluster's error, in characters.
+const longestProblem = 160
+
+// unlisted is the warning of a type that a cluster cannot list.
+func unlisted(cluster string, gr schema.GroupResource, why string) string {
+	return fmt.Sprintf("cluster %s cannot list %s, so its objects are missing or the last known: %s", cluster, gr, inHeader(why))
+}
+
+// silent is the warning of a type that a cluster has not told of since a moment; why may be empty.
+func silent(cluster string, gr schema.GroupResource, since time.Time, why string) string {
+	if why != "" {
+		why = " (" + inHeader(why) + ")"
+	}
+	return fmt.Sprintf("cluster %s does not tell of %s since %s%s: its objects are the last known", cluster, gr, since.UTC().Format(time.RFC3339), why)
+}
+
+// inHeader returns a text as a header can have it: without control characters, and cut.
+func inHeader(text string) string {
+	runes := []rune(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD")))
+	if len(runes) > longestProblem {
+		runes = append(runes[:longestProblem-1], '…')
+	}
+	return string(runes)
+}
