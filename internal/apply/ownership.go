@@ -50,6 +50,18 @@ func (s fieldSet) at(key string) (part fieldSet, whole bool) {
 	return m, found && len(m) == 0
 }
 
+// has reports whether a set has the field, or list element, at the end of a path of keys.
+func (s fieldSet) has(path ...string) bool {
+	for _, key := range path {
+		part, found := s[key].(map[string]any)
+		if !found {
+			return false
+		}
+		s = part
+	}
+	return true
+}
+
 // element returns the key of a set under which it has the i-th element of a list; "" where it does not.
 func (s fieldSet) element(value any, i int) string {
 	for key := range s {

@@ -80,13 +80,9 @@ func withoutKept(manifest, live *unstructured.Unstructured) *unstructured.Unstru
 
 // owners are who owns a field of an object.
 func owners(o *unstructured.Unstructured, path ...string) (managers []string) {
-	for _, f := range o.GetManagedFields() {
-		var fields map[string]any
-		if f.FieldsV1 == nil || json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) != nil {
-			continue
-		}
-		if _, owned, err := unstructured.NestedFieldNoCopy(fields, path...); owned && err == nil {
-			managers = append(managers, f.Manager)
+	for _, entry := range o.GetManagedFields() {
+		if fieldsIn(entry).has(path...) {
+			managers = append(managers, entry.Manager)
 		}
 	}
 	return managers
