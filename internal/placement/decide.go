@@ -36,6 +36,8 @@ type Template struct {
 	PlacementHash string
 	// OnHub says what the template does on the hub itself; empty for most.
 	OnHub string
+	// Cut says which fields of it do not exist in the version in which it is placed; empty for most.
+	Cut string
 	// Groups are the groups that it is in by the workloadAffinity of the first claim's policy; nil:
 	// none.
 	Groups *workv1alpha2.WorkloadAffinityGroups
@@ -123,6 +125,9 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	}
 	if t.OnHub != "" {
 		d.Outcome.Message += "; " + t.OnHub
+	}
+	if t.Cut != "" {
+		d.Outcome.Message += "; " + t.Cut
 	}
 	o := t.Object
 	d.Spec.Resource = workv1alpha2.ObjectReference{
