@@ -158,6 +158,11 @@ func (t *task) applyManifest(
 		if err == nil {
 			return manifest, applied, created, nil
 		}
+		if refusesDuplicates(err) {
+			t.log(ctx).Info("elements of a list have the same key: the manifest is written whole", "error", err.Error())
+			applied, created, err = t.writeWhole(ctx, manifest, force)
+			return manifest, applied, created, err
+		}
 		less := withoutPorts(manifest, err)
 		if less == nil {
 			return manifest, nil, false, err

@@ -52,7 +52,7 @@ func (t *task) applyToCopy(
 	ctx context.Context, client manifest.Client, object map[string]any, force bool,
 ) (applied *unstructured.Unstructured, created bool, err error) {
 	applied, created, err = client.Apply(ctx, t.wanted.Object, object, force, false)
-	if !isServerError(err) {
+	if !isServerError(err) || refusesDuplicates(err) {
 		return applied, created, err
 	}
 	moved, problem := t.moveManagers(ctx)
