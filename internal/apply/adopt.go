@@ -3,7 +3,6 @@ package apply
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -107,11 +106,7 @@ func (t *task) takeOwnership(ctx context.Context, manifest, live *unstructured.U
 	if !changed {
 		return live, nil
 	}
-	owned, err := t.queue.client.SetManagers(ctx, t.wanted.Object, live.GetResourceVersion(), entries)
-	if apierrors.IsConflict(err) {
-		return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
-	}
-	return owned, err
+	return t.setManagers(ctx, live, entries)
 }
 
 // inherit takes the fields of a copy over that an earlier version of the hub adopted and did not own, once the template changes.

@@ -134,7 +134,7 @@ func (t *task) shareReplicas(ctx context.Context, live *unstructured.Unstructure
 	if err := unstructured.SetNestedField(o.Object, n, path...); err != nil {
 		return fmt.Errorf("share replicas of %s: %w", t.wanted.Object, err)
 	}
-	_, _, err = t.queue.client.As(workv1alpha2.ReplicasFieldManager).Apply(ctx, t.wanted.Object, o.Object, false, false)
+	_, _, err = t.applyToCopy(ctx, t.queue.client.As(workv1alpha2.ReplicasFieldManager), o.Object, false)
 	if apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict) {
 		return nil // somebody scaled it just now, and owns them
 	}
@@ -146,9 +146,18 @@ func (t *task) applyManifest(
 	ctx context.Context, manifest *unstructured.Unstructured, force bool,
 ) (sent, applied *unstructured.Unstructured, created bool, err error) {
 	for {
-		applied, created, err = t.queue.client.Apply(ctx, t.wanted.Object, manifest.Object, force, false)
+		if force {
+			applied, created, err = t.applyToCopy(ctx, t.queue.client, manifest.Object, true)
+		} else {
+			applied, created, err = t.queue.client.Apply(ctx, t.wanted.Object, manifest.Object, false, false)
+		}
 		if err == nil {
 			return manifest, applied, created, nil
+		}
+		if refusesDuplicates(err) {
+			t.log(ctx).Info("elements of a list have the same key: the manifest is written whole", "error", err.Error())
+			applied, created, err = t.writeWhole(ctx, manifest, force)
+			return manifest, applied, created, err
 		}
 		less := withoutPorts(manifest, err)
 		if less == nil {

@@ -158,6 +158,17 @@ func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructur
 	return created, err
 }
 
+// Replace makes an object what a manifest says that has the resourceVersion of the object; else it is a conflict.
+func (c Client) Replace(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
+	body, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", o, err)
+	}
+	request := c.rest.Put().Param("fieldManager", c.options.FieldManager)
+	replaced, _, err := c.do(ctx, "replace", request.AbsPath(o.path()...).Body(body))
+	return replaced, err
+}
+
 // TryCreate returns what a create of a manifest would make, and changes nothing.
 func (c Client) TryCreate(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	o.Name = ""

@@ -37,6 +37,9 @@ type Template struct {
 	PlacementHash string
 	// OnHub is a message about what the object does on the hub itself; "" for most objects.
 	OnHub string
+	// Cut is a message about fields of the object that do not exist in the version in which it is
+	// placed; "" for most objects.
+	Cut string
 	// Groups of the object, by the workloadAffinity of the first claim's policy; nil: none.
 	Groups *workv1alpha2.WorkloadAffinityGroups
 	// Overrides are the override policies that select the object, in order.
@@ -125,6 +128,9 @@ func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	}
 	if t.OnHub != "" {
 		d.Outcome.Message += "; " + t.OnHub
+	}
+	if t.Cut != "" {
+		d.Outcome.Message += "; " + t.Cut
 	}
 	o := t.Object
 	d.Spec.Resource = workv1alpha2.ObjectReference{

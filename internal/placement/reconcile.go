@@ -216,7 +216,7 @@ func (c *Controller) gather(
 	if len(claims) > 0 {
 		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
 	}
-	t.OnHub = interpreter.OnHub(o, c.hub)
+	t.OnHub, t.Cut = interpreter.OnHub(o, c.hub), c.templates.Cut(o)
 	d := demandOf(o)
 	t.Replicas, t.Claim, t.Components = interpreter.Replicas(o), d.claim, d.components
 	if c.overrides != nil {

@@ -36,6 +36,7 @@ type kind struct {
 	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
 	failure  error                     // why the kind is not listed
 	told     bool                      // every subscriber was told of all that is listed
+	wider    []wider                   // versions with fields that this one lacks
 }
 
 func (k *kind) problem() error {
@@ -127,6 +128,7 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 			return objects.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			k.compareVersions(ctx, c, resource)
 			return objects.Watch(ctx, o)
 		},
 	}, c.dynamic), &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})

@@ -1,0 +1,218 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+)
+
+// Manifests with lists in which several elements have the same key, such as two variables of one name: API servers create them, and refuse to apply them. The hub writes such a
+// manifest whole, and says in managedFields what server-side apply would have said there. docs/design/0024-versions.md.
+
+// refusesDuplicates reports whether an API server refused to apply a manifest because of elements with the same key.
+func refusesDuplicates(err error) bool {
+	return isServerError(err) && strings.Contains(err.Error(), "duplicate entries for key")
+}
+
+// ownershipAttempts bounds how often managedFields are written of an object that others change meanwhile.
+const ownershipAttempts = 5
+
+// writeWhole creates an object from a manifest that cannot be applied, or makes the copy that is there what an apply of the manifest by force would have made of it.
+func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructured, force bool) (applied *unstructured.Unstructured, created bool, err error) {
+	client, o := t.queue.client, t.wanted.Object
+	var live *unstructured.Unstructured
+	if force {
+		live, err = client.Get(ctx, o)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, false, err
+		}
+	}
+	switch {
+	case live == nil && manifest.GetUID() != "":
+		return nil, false, err // what went meanwhile is not made anew
+	case live == nil:
+		created = true
+		applied, err = client.Create(ctx, o, manifest.Object)
+	default:
+		desired := mergedCopy(manifest, live)
+		if uid := manifest.GetUID(); uid != "" {
+			desired.SetUID(uid)
+		}
+		applied, err = client.Replace(ctx, o, desired.Object)
+	}
+	if apierrors.IsAlreadyExists(err) || force && apierrors.IsConflict(err) {
+		return nil, false, fmt.Errorf("write %s: %w", o, errChanged)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for range ownershipAttempts {
+		var owned *unstructured.Unstructured
+		owned, err = t.setManagers(ctx, applied, asApplied(manifest, applied, time.Now()))
+		if !errors.Is(err, errChanged) {
+			return owned, created, err
+		}
+		if applied, err = client.Get(ctx, o); err != nil {
+			return nil, created, err
+		}
+	}
+	return nil, created, err
+}
+
+// isWhole reports whether an entry of managedFields is one of the hub's writes other than server-side apply.
+func isWhole(entry metav1.ManagedFieldsEntry) bool {
+	return entry.Manager == workv1alpha2.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == ""
+}
+
+// asApplied returns managedFields of an object as if the manifest had been applied: our server-side apply owns the fields of the manifest, whoever owns them beside. It is pure.
+func asApplied(manifest, live *unstructured.Unstructured, now time.Time) []metav1.ManagedFieldsEntry {
+	var entries []metav1.ManagedFieldsEntry
+	var all fieldSet
+	for _, entry := range live.GetManagedFields() {
+		if entry.Subresource == "" && entry.APIVersion == manifest.GetAPIVersion() {
+			all = merge(all, fieldsIn(entry))
+		}
+		if !isOurs(entry) && !isWhole(entry) {
+			entries = append(entries, entry)
+		}
+	}
+	at := metav1.NewTime(now)
+	return append(entries, metav1.ManagedFieldsEntry{
+		Manager: workv1alpha2.FieldManager, Operation: metav1.ManagedFieldsOperationApply, APIVersion: manifest.GetAPIVersion(), Time: &at,
+		FieldsType: "FieldsV1", FieldsV1: encodedSet(all.within(manifest.Object)),
+	})
+}
+
+// mergedCopy returns a copy with the fields of a manifest, without those that only the hub owned and that are not in the manifest any more, and with all others. A list whose
+// elements cannot be told apart is the manifest's. It is pure, and changes neither.
+func mergedCopy(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
+	var ours, theirs fieldSet
+	for _, entry := range live.GetManagedFields() {
+		switch set := fieldsIn(entry); {
+		case entry.APIVersion != manifest.GetAPIVersion():
+		case isOurs(entry), isWhole(entry):
+			ours = merge(ours, set)
+		default:
+			theirs = merge(theirs, set)
+		}
+	}
+	fields, _ := mergedValue(manifest.Object, runtime.DeepCopyJSON(live.Object), ours, theirs, false).(map[string]any)
+	return &unstructured.Unstructured{Object: runtime.DeepCopyJSON(fields)}
+}
+
+// mergedValue returns what becomes of a value. ours are the fields in it that the hub owned, whole where it owned it as one, and theirs those that others own.
+func mergedValue(wanted, is any, ours, theirs fieldSet, whole bool) any {
+	switch wanted := wanted.(type) {
+	case map[string]any:
+		fields, isMap := is.(map[string]any)
+		if !isMap || whole {
+			return wanted
+		}
+		out := maps.Clone(fields)
+		for key := range ours {
+			name, isField := strings.CutPrefix(key, "f:")
+			if _, asked := wanted[name]; !isField || asked {
+				continue
+			}
+			part, _ := ours.at(key)
+			of, others := theirs[key].(map[string]any)
+			if left := remaining(fields[name], part, of, others); left != nil {
+				out[name] = left
+			} else {
+				delete(out, name)
+			}
+		}
+		for name, value := range wanted {
+			part, all := ours.at("f:" + name)
+			of, _ := theirs.at("f:" + name)
+			out[name] = mergedValue(value, fields[name], part, of, all)
+		}
+		return out
+	case []any:
+		elements, isList := is.([]any)
+		names := elementNames(wanted, elements)
+		if !isList || whole || names == nil {
+			return wanted
+		}
+		return mergedList(wanted, elements, names, ours, theirs)
+	}
+	return wanted
+}
+
+// mergedList returns what becomes of a list whose elements have names: the elements of the manifest, and after them those of others.
+func mergedList(wanted, elements []any, names func(any) string, ours, theirs fieldSet) []any {
+	has := map[string]any{}
+	for _, element := range elements {
+		has[names(element)] = element
+	}
+	out := make([]any, 0, len(wanted))
+	asked := map[string]bool{}
+	for i, element := range wanted {
+		asked[names(element)] = true
+		part, all := ours.at(ours.element(element, i))
+		of, _ := theirs.at(theirs.element(element, i))
+		out = append(out, mergedValue(element, has[names(element)], part, of, all))
+	}
+	for i, element := range elements {
+		_, owned := ours[ours.element(element, i)]
+		_, others := theirs[theirs.element(element, i)]
+		if !asked[names(element)] && (!owned || others) {
+			out = append(out, element)
+		}
+	}
+	return out
+}
+
+// remaining returns what is left of a value that the manifest does not have any more; nil for nothing. others is true where others own it, too.
+func remaining(is any, ours, theirs fieldSet, others bool) any {
+	fields, isMap := is.(map[string]any)
+	elements, isList := is.([]any)
+	switch {
+	case others && len(theirs) == 0: // they own all of it
+		return is
+	case isMap && len(ours) > 0:
+		out := maps.Clone(fields)
+		for key := range ours {
+			name, isField := strings.CutPrefix(key, "f:")
+			if !isField {
+				continue
+			}
+			part, _ := ours.at(key)
+			of, also := theirs[key].(map[string]any)
+			if left := remaining(fields[name], part, of, also); left != nil {
+				out[name] = left
+			} else {
+				delete(out, name)
+			}
+		}
+		if len(out) > 0 {
+			return out
+		}
+		return nil
+	case isList && len(ours) > 0:
+		left := slices.DeleteFunc(slices.Clone(elements), func(element any) bool {
+			i := slices.IndexFunc(elements, func(e any) bool { return sameText(e, element) })
+			_, owned := ours[ours.element(element, i)]
+			_, also := theirs[theirs.element(element, i)]
+			return owned && !also
+		})
+		if len(left) > 0 {
+			return left
+		}
+		return nil
+	case others:
+		return is
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package apply
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// valueAt returns a value of an object at a path in which numbers are elements of lists.
+func valueAt(o *unstructured.Unstructured, path string) any {
+	var value any = o.Object
+	for _, name := range strings.Split(path, ".") {
+		switch of := value.(type) {
+		case map[string]any:
+			value = of[name]
+		case []any:
+			var i int
+			if _, err := fmt.Sscan(name, &i); err != nil || i >= len(of) {
+				return nil
+			}
+			value = of[i]
+		default:
+			return nil
+		}
+	}
+	return value
+}
+
+// Lists with several elements of one key, which API servers create and refuse to apply, are in the cluster as the template has them; so are their edits, and what others set
+// beside them stays.
+func TestElementsWithTheSameKey(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	r, err := testenv.NewRecorder(testenv.Config(oakServer))
+	f.must(err)
+	t.Cleanup(func() { f.must(r.Close()) })
+	f.join("oak", r.Kubeconfig())
+	oak := f.client(testenv.Config(oakServer))
+	const refused, created, replaced, owned, applied = "apply 500", "create 201", "update 200", "patch 200", "apply 200"
+	deployment := func(pod string) string {
+		return `{apiVersion: apps/v1, kind: Deployment, metadata: {name: x, namespace: NAMESPACE}, spec: {selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: ` + pod + `}}}`
+	}
+	for name, tc := range map[string]struct {
+		template, edited, path string
+		clean                  string // without elements of one key
+	}{
+		"Environment": {
+			deployment(`{containers: [{name: web, image: "nginx:1", args: [a], env: [{name: MODE, value: one}, {name: MODE, value: two}]}]}`),
+			deployment(`{containers: [{name: web, image: "nginx:2", env: [{name: MODE, value: one}, {name: MODE, value: three}, {name: LOG, value: x}]}]}`),
+			"spec.template.spec.containers.0.env",
+			deployment(`{containers: [{name: web, image: "nginx:2", env: [{name: MODE, value: four}]}]}`),
+		},
+		"Ports": {
+			deployment(`{containers: [{name: web, image: "nginx:1", args: [a], ports: [{name: http, containerPort: 8080, protocol: TCP}, {name: admin, containerPort: 8080, protocol: TCP}]}]}`),
+			deployment(`{containers: [{name: web, image: "nginx:2", ports: [{name: http, containerPort: 8080, protocol: TCP}, {name: other, containerPort: 8080, protocol: TCP}]}]}`),
+			"spec.template.spec.containers.0.ports",
+			deployment(`{containers: [{name: web, image: "nginx:2", ports: [{name: http, containerPort: 8080, protocol: TCP}]}]}`),
+		},
+		"HostAliases": {
+			deployment(`{containers: [{name: web, image: "nginx:1", args: [a]}], hostAliases: [{ip: 10.0.0.1, hostnames: [a.example]}, {ip: 10.0.0.1, hostnames: [b.example]}]}`),
+			deployment(`{containers: [{name: web, image: "nginx:2"}], hostAliases: [{ip: 10.0.0.1, hostnames: [a.example]}, {ip: 10.0.0.1, hostnames: [c.example]}]}`),
+			"spec.template.spec.hostAliases",
+			deployment(`{containers: [{name: web, image: "nginx:2"}], hostAliases: [{ip: 10.0.0.1, hostnames: [c.example]}]}`),
+		},
+		"Secrets": {
+			`{apiVersion: v1, kind: ServiceAccount, metadata: {name: x, namespace: NAMESPACE}, secrets: [{name: s1}, {name: s1}]}`,
+			`{apiVersion: v1, kind: ServiceAccount, metadata: {name: x, namespace: NAMESPACE}, secrets: [{name: s1}, {name: s1}, {name: s2}]}`,
+			"secrets",
+			`{apiVersion: v1, kind: ServiceAccount, metadata: {name: x, namespace: NAMESPACE}, secrets: [{name: s2}]}`,
+		},
+		"InitContainersOfAStatefulSet": {
+			`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: x, namespace: NAMESPACE}, spec: {serviceName: x, selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: nginx, args: [a]}], initContainers: [{name: i, image: busybox, env: [{name: A, value: "1"}, {name: A, value: "2"}]}]}}}}`,
+			`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: x, namespace: NAMESPACE}, spec: {serviceName: x, selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: nginx}], initContainers: [{name: i, image: busybox, env: [{name: A, value: "1"}, {name: A, value: "3"}]}]}}}}`,
+			"spec.template.spec.initContainers.0.env",
+			`{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: x, namespace: NAMESPACE}, spec: {serviceName: x, selector: {matchLabels: {app: x}}, template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: nginx}], initContainers: [{name: i, image: busybox, env: [{name: A, value: "3"}]}]}}}}`,
+		},
+		"CronJob": {
+			`{apiVersion: batch/v1, kind: CronJob, metadata: {name: x, namespace: NAMESPACE}, spec: {schedule: "0 3 * * *", jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: run, image: busybox, args: [a], env: [{name: TZ, value: UTC}, {name: TZ, value: UTC}]}]}}}}}}`,
+			`{apiVersion: batch/v1, kind: CronJob, metadata: {name: x, namespace: NAMESPACE}, spec: {schedule: "0 3 * * *", jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: run, image: busybox, env: [{name: TZ, value: UTC}, {name: TZ, value: CET}]}]}}}}}}`,
+			"spec.jobTemplate.spec.template.spec.containers.0.env",
+			`{apiVersion: batch/v1, kind: CronJob, metadata: {name: x, namespace: NAMESPACE}, spec: {schedule: "0 3 * * *", jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: run, image: busybox, env: [{name: TZ, value: CET}]}]}}}}}}`,
+		},
+		"Pod": {
+			`{apiVersion: v1, kind: Pod, metadata: {name: x, namespace: NAMESPACE}, spec: {containers: [{name: c, image: "nginx:1", env: [{name: A, value: "1"}, {name: A, value: "2"}]}]}}`,
+			`{apiVersion: v1, kind: Pod, metadata: {name: x, namespace: NAMESPACE}, spec: {containers: [{name: c, image: "nginx:2", env: [{name: A, value: "1"}, {name: A, value: "2"}]}]}}`,
+			"spec.containers.0.env", "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.t = t
+			defer func() { f.t = f.whole }()
+			ns := testenv.Namespace(t, testenv.Config(hubServer))
+			writes := func(what string, mark int, want ...string) {
+				t.Helper()
+				other := f.bind(configMap(ns, "after-"+what, "1"), nil, "oak")
+				f.result(other, "oak", workv1alpha2.ReasonFullyApplied)
+				var got []string
+				for _, w := range r.Writes(mark) {
+					if w.Namespace == ns && w.Resource != "configmaps" && !w.DryRun && w.FieldManager == workv1alpha2.FieldManager {
+						got = append(got, fmt.Sprintf("%s %d", w.Verb, w.Code))
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("writes that %s (-want +got):\n%s", what, diff)
+				}
+			}
+			follows := func(what string, template *unstructured.Unstructured) *unstructured.Unstructured {
+				t.Helper()
+				var live *unstructured.Unstructured
+				f.eventually(what, func() error {
+					live = f.live(oak, template)
+					if diff := cmp.Diff(valueAt(template, tc.path), valueAt(live, tc.path)); diff != "" {
+						return errors.New(diff)
+					}
+					return nil
+				})
+				return live
+			}
+			template := f.manifestOf(ns, tc.template)
+			mark := r.Mark()
+			b := f.bind(template, nil, "oak")
+			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+			live := follows("the copy is the template", template)
+			writes("create", mark, refused, created, owned)
+
+			// What others add stays, and is nothing to write about.
+			f.must(oak.Patch(t.Context(), live, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"theirs":"x"}}}`)), client.FieldOwner("someone")))
+			mark = r.Mark()
+			writes("ignore", mark)
+
+			mark = r.Mark()
+			edited := f.manifestOf(ns, tc.edited)
+			edited.SetLabels(map[string]string{"edited": "yes"})
+			f.templates.set(edited)
+			f.eventually("the edit arrives", func() error {
+				if f.live(oak, template).GetLabels()["edited"] != "yes" {
+					return errors.New("it has not")
+				}
+				return nil
+			})
+			after := follows("the copy is the edited template", edited)
+			if after.GetUID() != live.GetUID() || after.GetLabels()["theirs"] != "x" {
+				t.Errorf("the copy is another, or lost what others set: %v", after.Object["metadata"])
+			}
+			if args := strings.Contains(fmt.Sprint(after.Object["spec"]), "args:[a]"); args {
+				t.Error("a field that the template dropped stays")
+			}
+			writes("edit", mark, refused, replaced, owned)
+
+			if tc.clean == "" {
+				return
+			}
+			mark = r.Mark()
+			clean := f.manifestOf(ns, tc.clean)
+			f.templates.set(clean)
+			after = follows("the copy has no duplicates", clean)
+			f.eventually("the label goes", func() error {
+				if after = f.live(oak, template); after.GetLabels()["edited"] != "" || after.GetLabels()["theirs"] != "x" {
+					return fmt.Errorf("the labels are %v", after.GetLabels())
+				}
+				return nil
+			})
+			writes("tidy", mark, applied)
+		})
+	}
+	f.unjoin("oak")
+}

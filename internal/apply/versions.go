@@ -1,0 +1,105 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/manifest"
+)
+
+// Copies whose managedFields are written in another version of their kind than the one in which they are applied. docs/design/0024-versions.md.
+
+// inVersion returns managedFields of an object in which every entry of its group is in the version in which the object was read, with the fields that the object has there.
+// Entries that then have the same manager are joined. false: all are in that version already. It is pure.
+func inVersion(live *unstructured.Unstructured) ([]metav1.ManagedFieldsEntry, bool) {
+	version := live.GroupVersionKind().GroupVersion()
+	var entries []metav1.ManagedFieldsEntry
+	changed := false
+	for _, entry := range live.GetManagedFields() {
+		of, err := schema.ParseGroupVersion(entry.APIVersion)
+		if err == nil && of.Group == version.Group && of != version {
+			changed = true
+			entry.APIVersion = version.String()
+			entry.FieldsV1 = encodedSet(fieldsIn(entry).within(live.Object))
+		}
+		i := slices.IndexFunc(entries, func(e metav1.ManagedFieldsEntry) bool {
+			return e.Manager == entry.Manager && e.Operation == entry.Operation && e.Subresource == entry.Subresource && e.APIVersion == entry.APIVersion
+		})
+		if i < 0 {
+			entries = append(entries, entry)
+			continue
+		}
+		if entries[i].Time.Before(entry.Time) {
+			entries[i].Time = entry.Time
+		}
+		entries[i].FieldsV1 = encodedSet(merge(fieldsIn(entries[i]), fieldsIn(entry)))
+	}
+	return entries, changed
+}
+
+// applyToCopy applies to an object that is a copy of ours. An API server compares what was applied with the object in the versions of all entries of managedFields. Where it
+// cannot, because a version is gone or lacks a field that the object has, it refuses the apply with an internal error: then the entries are moved to the version of the manifest.
+func (t *task) applyToCopy(
+	ctx context.Context, client manifest.Client, object map[string]any, force bool,
+) (applied *unstructured.Unstructured, created bool, err error) {
+	applied, created, err = client.Apply(ctx, t.wanted.Object, object, force, false)
+	if !isServerError(err) || refusesDuplicates(err) {
+		return applied, created, err
+	}
+	moved, problem := t.moveManagers(ctx)
+	switch {
+	case problem != nil:
+		return nil, false, problem
+	case !moved:
+		return nil, false, err
+	}
+	t.log(ctx).Info("moved the managed fields to the version that is applied", "version", t.wanted.Manifest.GetAPIVersion(), "error", err.Error())
+	return client.Apply(ctx, t.wanted.Object, object, force, false)
+}
+
+// moveManagers moves the managedFields of the copy to the version in which it is applied; false where they are in it.
+func (t *task) moveManagers(ctx context.Context) (moved bool, err error) {
+	live, err := t.queue.client.Get(ctx, t.wanted.Object)
+	if err != nil {
+		return false, err
+	}
+	entries, changed := inVersion(live)
+	if !changed {
+		return false, nil
+	}
+	_, err = t.setManagers(ctx, live, entries)
+	return err == nil, err
+}
+
+// setManagers says who owns which fields of an object. An API server that cannot compare the object in the version of an entry drops all entries, and answers that
+// everything is well: then the entries are set once more, in the version in which the object was read.
+func (t *task) setManagers(ctx context.Context, live *unstructured.Unstructured, entries []metav1.ManagedFieldsEntry) (*unstructured.Unstructured, error) {
+	set, err := t.queue.client.SetManagers(ctx, t.wanted.Object, live.GetResourceVersion(), entries)
+	if err == nil && len(entries) > 0 && len(set.GetManagedFields()) == 0 {
+		with := &unstructured.Unstructured{Object: maps.Clone(live.Object)}
+		metadata, _ := with.Object["metadata"].(map[string]any)
+		with.Object["metadata"] = maps.Clone(metadata)
+		with.SetManagedFields(entries)
+		entries, _ = inVersion(with)
+		set, err = t.queue.client.SetManagers(ctx, t.wanted.Object, set.GetResourceVersion(), entries)
+	}
+	if apierrors.IsConflict(err) {
+		return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
+	}
+	return set, err
+}
+
+// isServerError reports whether an API server answered that it failed itself.
+func isServerError(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError
+}

@@ -1,0 +1,194 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/testenv"
+)
+
+// Versions of the kind Gadget: the new one has a field that the old one lacks.
+const (
+	oldGadget  = `{name: v1alpha1, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}, note: {type: string}, theirs: {type: string}}}, status: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}, subresources: {status: {}}}`
+	newGadget  = `{name: v1, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}, color: {type: string, default: red}, note: {type: string}, theirs: {type: string}}}, status: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}, subresources: {status: {}}}`
+	plainStore = `STORED`
+)
+
+// stored is a version of a definition that is stored, or not.
+func stored(version string, is bool) string {
+	return strings.ReplaceAll(version, plainStore, fmt.Sprint(is))
+}
+
+// defines makes the versions of the kind Gadget of a group in a cluster what they are to be, and waits until it serves them.
+func (f *fleet) defines(c client.Client, group string, versions ...string) {
+	f.t.Helper()
+	crd := parsed(f.t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gadgets.`+group+`}, spec: {group: `+group+
+		`, scope: Namespaced, names: {kind: Gadget, plural: gadgets, singular: gadget, listKind: GadgetList}, versions: [`+strings.Join(versions, ", ")+`]}}`)
+	is := crd.DeepCopy()
+	err := c.Get(f.t.Context(), client.ObjectKeyFromObject(crd), is)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		f.t.Fatal(err)
+	case err != nil:
+		f.must(c.Create(f.t.Context(), crd))
+		f.t.Cleanup(func() { f.must(client.IgnoreNotFound(c.Delete(context.Background(), crd))) })
+	default:
+		is.Object["spec"] = crd.Object["spec"]
+		f.must(c.Update(f.t.Context(), is))
+	}
+	list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, v := range list {
+		all := &unstructured.UnstructuredList{}
+		all.SetAPIVersion(fmt.Sprint(group, "/", v.(map[string]any)["name"]))
+		all.SetKind("GadgetList")
+		f.eventually(all.GetAPIVersion()+" is served", func() error { return f.client(testenv.Config(oakServer)).List(f.t.Context(), all) })
+	}
+}
+
+// migrated rewrites an object in a version, and has the definition say that all are stored in it, as somebody does who migrates the objects of a kind.
+func (f *fleet) migrated(c client.Client, o *unstructured.Unstructured) {
+	f.t.Helper()
+	f.must(c.Update(f.t.Context(), f.live(c, o), client.FieldOwner("migrator")))
+	crd := &unstructured.Unstructured{}
+	crd.SetAPIVersion("apiextensions.k8s.io/v1")
+	crd.SetKind("CustomResourceDefinition")
+	crd.SetName("gadgets." + o.GroupVersionKind().Group)
+	f.must(c.Status().Patch(f.t.Context(), crd, client.RawPatch(types.MergePatchType, []byte(`{"status":{"storedVersions":["`+o.GroupVersionKind().Version+`"]}}`))))
+}
+
+// gadget is a template of the kind Gadget.
+func (f *fleet) gadget(ns, apiVersion, spec string) *unstructured.Unstructured {
+	f.t.Helper()
+	return f.manifestOf(ns, `{apiVersion: `+apiVersion+`, kind: Gadget, metadata: {name: g, namespace: NAMESPACE}, spec: `+spec+`}`)
+}
+
+// sequence are the writes to objects of a group after a mark, and what the API server answered.
+func sequence(r *testenv.Recorder, mark int, group string) []string {
+	var all []string
+	for _, w := range r.Writes(mark) {
+		if w.Group == group && !w.DryRun {
+			all = append(all, fmt.Sprintf("%s %d", w.Verb, w.Code))
+		}
+	}
+	return all
+}
+
+// A copy follows its kind to a new version: the fields that the new version has arrive, also by default, those of others stay, and what the template drops goes.
+func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	r, err := testenv.NewRecorder(testenv.Config(oakServer))
+	f.must(err)
+	t.Cleanup(func() { f.must(r.Close()) })
+	f.join("oak", r.Kubeconfig())
+	oak := f.client(testenv.Config(oakServer))
+	const apply, refused, move = "apply 200", "apply 500", "patch 200"
+	plain := strings.ReplaceAll(newGadget, ", default: red", "")
+	adds := func(version string) func(string, string) {
+		return func(group, _ string) { f.defines(oak, group, stored(oldGadget, false), stored(version, true)) }
+	}
+	drops := func(version string) func(string, string) {
+		return func(group, ns string) {
+			adds(version)(group, ns)
+			f.migrated(oak, f.gadget(ns, group+"/v1", `{}`))
+			f.defines(oak, group, stored(version, true))
+		}
+	}
+	for name, tc := range map[string]struct {
+		away   bool
+		change func(group, ns string)
+		color  string // of the template in the new version
+		// forgotten is true where the API server forgot who owned what: nobody knows what others had set.
+		forgotten bool
+		writes    []string // that bring the new version
+	}{
+		"WithADefault":               {change: adds(newGadget), color: "red", writes: []string{refused, move, apply}},
+		"WithADefaultWhileItWasAway": {away: true, change: adds(newGadget), color: "red", writes: []string{refused, move, apply}},
+		"Dropped":                    {change: drops(plain), writes: []string{refused, move, apply}},
+		"DroppedWhileItWasAway":      {away: true, change: drops(plain), writes: []string{refused, move, apply}},
+		"DroppedWithADefault":        {away: true, change: drops(newGadget), color: "red", forgotten: true, writes: []string{apply, move, apply}},
+		"TheSameFields":              {change: adds(plain), writes: []string{apply}},
+		"AFieldMore":                 {change: adds(plain), color: "blue", writes: []string{refused, move, apply}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.t = t
+			defer func() { f.t = f.whole }()
+			group := strings.ToLower(name) + ".example.com"
+			ns := testenv.Namespace(t, testenv.Config(hubServer))
+			f.defines(oak, group, stored(oldGadget, true))
+			b := f.bind(f.gadget(ns, group+"/v1alpha1", `{size: 1, note: a}`), nil, "oak")
+			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+			before := f.live(oak, f.gadget(ns, group+"/v1alpha1", `{}`))
+			f.must(oak.Patch(t.Context(), before, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"theirs":"x"}}`)), client.FieldOwner("someone")))
+
+			mark := r.Mark()
+			defer r.Heal()
+			if tc.away {
+				r.Fail(testenv.Cut)
+				f.eventually("oak is away", func() error {
+					if f.reachable("oak") == nil {
+						return errors.New("it is not")
+					}
+					return nil
+				})
+			}
+			tc.change(group, ns)
+			template := f.gadget(ns, group+"/v1", `{size: 2, note: a}`)
+			want := map[string]any{"size": int64(2), "note": "a"}
+			var theirs any
+			if !tc.forgotten {
+				theirs, want["theirs"] = "x", "x"
+			}
+			if tc.color != "" {
+				template, want["color"] = f.gadget(ns, group+"/v1", `{size: 2, note: a, color: `+tc.color+`}`), tc.color
+			}
+			f.templates.set(template)
+			f.edit(b, func(s *workv1alpha2.BindingSpec) { s.Resource.APIVersion = group + "/v1" })
+			r.Heal()
+			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+			if diff := cmp.Diff(tc.writes, sequence(r, mark, group)); diff != "" {
+				t.Errorf("writes (-want +got):\n%s", diff)
+			}
+
+			live := f.live(oak, template)
+			if diff := cmp.Diff(want, live.Object["spec"]); diff != "" {
+				t.Errorf("the copy (-want +got):\n%s", diff)
+			}
+			if live.GetUID() != before.GetUID() {
+				t.Error("the copy was made anew")
+			}
+			someones := slices.ContainsFunc(live.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "someone" })
+			if ownSet(live, group+"/v1") == nil || someones == tc.forgotten {
+				t.Errorf("the fields are owned by %v", live.GetManagedFields())
+			}
+
+			// What the template drops goes, in one write.
+			mark = r.Mark()
+			template = f.gadget(ns, group+"/v1", `{size: 3}`)
+			f.templates.set(template)
+			f.eventually("the copy follows", func() error {
+				if spec := f.live(oak, template).Object["spec"].(map[string]any); spec["note"] != nil || spec["size"] != int64(3) || spec["theirs"] != theirs {
+					return fmt.Errorf("it is %v", spec)
+				}
+				return nil
+			})
+			other := f.bind(configMap(ns, "settled", "1"), nil, "oak")
+			f.result(other, "oak", workv1alpha2.ReasonFullyApplied)
+			if diff := cmp.Diff([]string{apply}, sequence(r, mark, group)); diff != "" {
+				t.Errorf("writes of the edit (-want +got):\n%s", diff)
+			}
+		})
+	}
+	f.unjoin("oak")
+}

@@ -1,0 +1,197 @@
+package template
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/presence"
+)
+
+// A CustomResourceDefinition without a conversion may have versions that lack fields of others. An API server leaves these fields out of an object that is read in such a version.
+// The cache watches such a kind in the other versions, too, to know which templates lose something. Kinds of Kubernetes and kinds with a conversion webhook lose nothing: their
+// versions express the same, perhaps under other names.
+
+// openSchema is the OpenAPI schema of a version, or of a part of it.
+type openSchema map[string]any
+
+// wider is a version that has fields which the version of a kind lacks.
+type wider struct {
+	gvk        schema.GroupVersionKind
+	other, own openSchema
+}
+
+// Cut says which fields of a template do not exist in the version in which it is read, and which other version has them; empty for none.
+func (c *Cache) Cut(o *unstructured.Unstructured) string {
+	c.mu.RLock()
+	k := c.kinds[o.GroupVersionKind()]
+	c.mu.RUnlock()
+	if k == nil {
+		return ""
+	}
+	k.mu.RLock()
+	versions := k.wider
+	k.mu.RUnlock()
+	var said []string
+	for _, w := range versions {
+		other, state := c.Get(w.gvk, o.GetNamespace(), o.GetName())
+		if state != presence.Present || other.GetUID() != o.GetUID() {
+			continue
+		}
+		if paths := lost("", w.other, w.own, other.Object); len(paths) > 0 {
+			slices.Sort(paths)
+			said = append(said, fmt.Sprintf("%s, set in %s, does not exist in %s, in which the template is placed: no cluster gets it; name %s in the selector of the policy",
+				strings.Join(paths, ", "), w.gvk.GroupVersion(), k.gvk.GroupVersion(), w.gvk.GroupVersion()))
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+// compareVersions finds the versions that have more fields, and has them watched. It is called whenever a watch of the kind begins: a watch ends when the definition changes.
+func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.GroupVersionResource) {
+	definition, err := c.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Get(
+		ctx, resource.GroupResource().String(), metav1.GetOptions{})
+	var versions []wider
+	switch {
+	case apierrors.IsNotFound(err): // a kind of Kubernetes
+	case err != nil:
+		logr.FromContextOrDiscard(ctx).V(1).Info("cannot read the definition", "kind", k.gvk.String(), "error", err.Error())
+		return // what was known stays
+	default:
+		versions = widerVersions(definition, k.gvk)
+	}
+	k.mu.Lock()
+	k.wider = versions
+	k.mu.Unlock()
+	for _, w := range versions {
+		_ = c.Watch(w.gvk) // why it is not listed is for whoever selects it to ask
+	}
+}
+
+// widerVersions returns the served versions of a definition that have fields which the version of a kind lacks; none where they are converted.
+func widerVersions(definition *unstructured.Unstructured, gvk schema.GroupVersionKind) (found []wider) {
+	if strategy, _, _ := unstructured.NestedString(definition.Object, "spec", "conversion", "strategy"); strategy != string(apiextensionsv1.NoneConverter) {
+		return nil
+	}
+	list, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	schemas := map[string]openSchema{}
+	var served []string
+	for _, v := range list {
+		version, _ := v.(map[string]any)
+		name, _ := version["name"].(string)
+		of, _, _ := unstructured.NestedMap(version, "schema", "openAPIV3Schema")
+		schemas[name] = of
+		if is, _ := version["served"].(bool); is && name != gvk.Version {
+			served = append(served, name)
+		}
+	}
+	own, known := schemas[gvk.Version]
+	for _, name := range served {
+		if known && schemas[name].hasMore(own, "") {
+			found = append(found, wider{gvk: gvk.GroupKind().WithVersion(name), other: schemas[name], own: own})
+		}
+	}
+	return found
+}
+
+// part returns the schema of a field; allowed is false where the field is not kept.
+func (s openSchema) part(name string) (part openSchema, allowed bool) {
+	properties, _ := s["properties"].(map[string]any)
+	if of, is := properties[name].(map[string]any); is {
+		return of, true
+	}
+	if of, is := s["additionalProperties"].(map[string]any); is {
+		return of, true
+	}
+	all, _ := s["additionalProperties"].(bool)
+	return nil, all || s.keepsAll()
+}
+
+// keepsAll reports whether fields that the schema does not have are kept.
+func (s openSchema) keepsAll() bool {
+	keeps, _ := s["x-kubernetes-preserve-unknown-fields"].(bool)
+	return keeps
+}
+
+// notSpecific reports whether a field is one that every object has, or of the status, which is not placed.
+func notSpecific(path, name string) bool {
+	return path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name)
+}
+
+// hasMore reports whether a schema keeps fields that another drops.
+func (s openSchema) hasMore(own openSchema, path string) bool {
+	if own.keepsAll() {
+		return false
+	}
+	properties, _ := s["properties"].(map[string]any)
+	for name, v := range properties {
+		of, _ := v.(map[string]any)
+		part, allowed := own.part(name)
+		if !notSpecific(path, name) && (!allowed || part != nil && openSchema(of).hasMore(part, path+"."+name)) {
+			return true
+		}
+	}
+	for _, key := range []string{"items", "additionalProperties"} {
+		of, more := s[key].(map[string]any)
+		part, has := own[key].(map[string]any)
+		if more && has && openSchema(of).hasMore(part, path+"."+key) {
+			return true
+		}
+	}
+	return s.keepsAll()
+}
+
+// lost returns the paths of fields of a value that one schema keeps and another drops. What the one sets by default is not lost: clusters set it as well.
+func lost(path string, other, own openSchema, value any) (paths []string) {
+	if own.keepsAll() {
+		return nil
+	}
+	switch is := value.(type) {
+	case map[string]any:
+		for name, v := range is {
+			if notSpecific(path, name) {
+				continue
+			}
+			here := strings.TrimPrefix(path+"."+name, ".")
+			part, _ := other.part(name)
+			switch of, allowed := own.part(name); {
+			case !allowed && !part.isDefault(v):
+				paths = append(paths, here)
+			case allowed && of != nil:
+				paths = append(paths, lost(here, part, of, v)...)
+			}
+		}
+	case []any:
+		part, _ := other["items"].(map[string]any)
+		of, has := own["items"].(map[string]any)
+		for i, v := range is {
+			if has {
+				paths = append(paths, lost(fmt.Sprintf("%s[%d]", path, i), part, of, v)...)
+			}
+		}
+	}
+	return paths
+}
+
+// isDefault reports whether a value is what the schema sets where nothing is set.
+func (s openSchema) isDefault(value any) bool {
+	if is, set := s["default"]; set && equality.Semantic.DeepEqual(is, value) {
+		return true
+	}
+	fields, isMap := value.(map[string]any)
+	for name, v := range fields {
+		if part, _ := s.part(name); !part.isDefault(v) {
+			return false
+		}
+	}
+	return isMap
+}

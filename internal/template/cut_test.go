@@ -1,0 +1,60 @@
+package template
+
+import (
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+)
+
+// Which fields an object loses in a version, by the schemas of both.
+func TestLost(t *testing.T) {
+	read := func(text string) map[string]any {
+		var o map[string]any
+		if err := yaml.Unmarshal([]byte(text), &o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	const size = `size: {type: integer}`
+	for name, tc := range map[string]struct {
+		own, other, object string
+		want               []string
+	}{
+		"AField":          {size, size + `, color: {type: string}`, `{size: 1, color: blue}`, []string{"spec.color"}},
+		"NotSet":          {size, size + `, color: {type: string}`, `{size: 1}`, nil},
+		"ADefault":        {size, size + `, color: {type: string, default: red}`, `{size: 1, color: red}`, nil},
+		"NoDefault":       {size, size + `, color: {type: string, default: red}`, `{size: 1, color: blue}`, []string{"spec.color"}},
+		"DefaultsInside":  {size, size + `, paint: {type: object, properties: {color: {default: red}, coats: {default: 2}}}`, `{paint: {color: red, coats: 2}}`, nil},
+		"InAnElement":     {`parts: {items: {properties: {name: {}}}}`, `parts: {items: {properties: {name: {}, color: {}}}}`, `{parts: [{name: a}, {name: b, color: blue}]}`, []string{"spec.parts[1].color"}},
+		"InAMap":          {`parts: {additionalProperties: {properties: {name: {}}}}`, `parts: {additionalProperties: {properties: {name: {}, color: {}}}}`, `{parts: {a: {color: blue}}}`, []string{"spec.parts.a.color"}},
+		"KeptAsUnknown":   {`parts: {x-kubernetes-preserve-unknown-fields: true}`, `parts: {properties: {color: {}}}`, `{parts: {color: blue}}`, nil},
+		"UnknownToBoth":   {`parts: {properties: {name: {}}}`, `parts: {x-kubernetes-preserve-unknown-fields: true}`, `{parts: {color: blue}}`, []string{"spec.parts.color"}},
+		"TheOtherHasLess": {size + `, color: {type: string}`, size, `{size: 1}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			definition := &unstructured.Unstructured{Object: read(`{spec: {conversion: {strategy: None}, versions: [
+				{name: v1alpha1, served: true, schema: {openAPIV3Schema: {properties: {spec: {properties: {` + tc.own + `}}, status: {}}}}},
+				{name: v1, served: true, schema: {openAPIV3Schema: {properties: {spec: {properties: {` + tc.other + `}}, status: {properties: {more: {}}}}}}},
+				{name: v2, served: false, schema: {openAPIV3Schema: {properties: {all: {}}}}}]}}`)}
+			gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1alpha1", Kind: "Gadget"}
+			found := widerVersions(definition, gvk)
+			var paths []string
+			for _, w := range found {
+				if w.gvk.Version != "v1" {
+					t.Errorf("%s has more", w.gvk)
+				}
+				paths = append(paths, lost("", w.other, w.own, read(`{apiVersion: example.org/v1, kind: Gadget, metadata: {name: g}, status: {more: 1}, spec: `+tc.object+`}`))...)
+			}
+			if !slices.Equal(paths, tc.want) || len(found) == 0 && name != "KeptAsUnknown" && name != "TheOtherHasLess" {
+				t.Errorf("lost: %v in %d versions, want %v", paths, len(found), tc.want)
+			}
+			definition.Object["spec"].(map[string]any)["conversion"] = map[string]any{"strategy": "Webhook"}
+			if found := widerVersions(definition, gvk); len(found) > 0 {
+				t.Errorf("%v have more though they are converted", found)
+			}
+		})
+	}
+}
