@@ -137,8 +137,12 @@ generate: need ## Regenerate deep copies, CRDs and the API reference
 	hack/reference.sh
 
 .PHONY: check
-check: need ## Formatting, generated files, lint, vet, tidy
+check: need ## Formatting, generated files, words and widths, lint, vet, tidy
 	hack/check.sh
+
+.PHONY: words
+words: need ## Record that fewer words and lines are against docs/style.md, and write its tables
+	@go run ./test/style -write
 
 .PHONY: fmt
 fmt: need ## Format the code

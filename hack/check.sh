@@ -42,6 +42,7 @@ if [ "${1:-}" != --rest ]; then
 fi
 [ "${1:-}" != --generated ] || exit 0
 phase "modules are tidy" tidy
+phase "words and widths" go run ./test/style
 phase "vet of the Kubernetes components" vet_kube
 phase "format, lint and vet" lint
 phase "types and lint of the console's page" page

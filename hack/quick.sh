@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What to run before each commit: at most two minutes on a warm machine. Its last line names what it left out.
 #
+#   words and widths, see docs/style.md;
 #   types and lint of what changed since main (on main, since the last commit);
 #   tests that start no server;
 #   tests of the packages that changed, as many of them as took at most 60 s together when they were last run;
@@ -25,6 +26,7 @@ mapfile -t directories < <(printf '%s\n' "${changed[@]}" | grep -E '\.go$' | gre
 done)
 
 phase "types" go build ./...
+phase "words and widths" go run ./test/style
 if [ ${#directories[@]} -gt 0 ]; then
   phase "lint" tool golangci-lint run --new-from-rev="$base" "${directories[@]}"
 fi

@@ -26,6 +26,7 @@ var elsewhere = map[string]string{
 	"make build":              "`make test` depends on it",
 	"make demo":               "make build, then the `orrery demo up` of these tests",
 	"make check":              "continuous integration runs it first",
+	"make words":              "it writes into the checkout what `make check` compares",
 	"make test":               "this is it",
 	"make bench":              "it measures; it is run when figures are taken",
 	"make generate":           "`make check` runs it",
