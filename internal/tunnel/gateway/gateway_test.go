@@ -88,7 +88,7 @@ func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
 	mux.Handle(tunnel.Path, s.gateway)
 	s.server = httptest.NewUnstartedServer(mux)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
-	s.server.Config.ReadHeaderTimeout = timing.Handshake  // as the hub's listener has it: some are lost before they say what they want
+	s.server.Config.ReadHeaderTimeout = timing.Handshake  // as the hub's listener
 	// An ECDSA key, as the hub creates: the RSA key of httptest makes handshakes ten times as
 	// expensive.
 	s.server.TLS = &tls.Config{Certificates: []tls.Certificate{identity(t, "hub", time.Now().Add(time.Hour))}}
