@@ -13,7 +13,7 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// team is a ClusterAccess of the namespaces with the label team=NAME, to clusters by their names.
+// team returns a ClusterAccess for the namespaces with the label team=NAME, to clusters by name.
 func team(name string, clusters ...string) *policyv1alpha1.ClusterAccess {
 	return &policyv1alpha1.ClusterAccess{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-in-" + strings.Join(clusters, "-")},
@@ -37,7 +37,7 @@ var (
 	slow = corev1.Taint{Key: "slow", Effect: corev1.TaintEffectNoExecute}
 )
 
-// rules of the namespaces a and a2 (team a), b (team b) and free (no label).
+// rules returns the Rules of the namespaces a and a2 (team a), b (team b) and free (no label).
 func rules(t *testing.T, byDefault Default, accesses ...*policyv1alpha1.ClusterAccess) *Rules {
 	t.Helper()
 	r := NewRules(byDefault)
@@ -45,7 +45,7 @@ func rules(t *testing.T, byDefault Default, accesses ...*policyv1alpha1.ClusterA
 		r.Namespace(name, l)
 	}
 	for _, a := range accesses {
-		_, _ = r.Access(a) // what cannot be read is told by the fences
+		_, _ = r.Access(a) // the fences report invalid ones
 	}
 	return r
 }
@@ -111,7 +111,7 @@ func TestAllowed(t *testing.T) {
 			accesses: []*policyv1alpha1.ClusterAccess{by(func(a *policyv1alpha1.ClusterAffinity) { a.ExcludeClusters = []string{"oak"} })},
 			want:     map[string]string{"a": "ash elm"},
 		},
-		// Nobody knows whom it meant: it lets nobody in, and others still do.
+		// An invalid selector admits no namespace, and other ClusterAccesses still do.
 		"NamespacesUnread": {accesses: []*policyv1alpha1.ClusterAccess{wrongNamespaces, team("b", "elm")}, want: map[string]string{"a": "", "b": "elm", "free": "", "": every}},
 		"ClustersUnread":   {accesses: []*policyv1alpha1.ClusterAccess{by(field("planet", "x"))}, want: map[string]string{"a": "", "b": every}},
 	}
@@ -159,7 +159,7 @@ func TestTolerates(t *testing.T) {
 	}
 }
 
-// Only those are told who may use other clusters than before.
+// TestChanged: only namespaces whose clusters changed are returned.
 func TestChanged(t *testing.T) {
 	r := rules(t, All)
 	said := func(what string, want []string, got []string) {
@@ -203,7 +203,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// A fence says whose it is.
+// TestMessages: a fence names its ClusterAccesses.
 func TestMessages(t *testing.T) {
 	wrong := but(team("a", "oak"), func(s *policyv1alpha1.ClusterAccessSpec) {
 		s.NamespaceSelector = &metav1.LabelSelector{

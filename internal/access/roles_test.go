@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestRoles follows what comes and goes in any order. That rules mean what they mean to an API server is compared with one in
-// package fleetapi.
+// TestRoles adds and removes roles and bindings in any order. Package fleetapi compares the meaning
+// of the rules with a real API server.
 func TestRoles(t *testing.T) {
 	role := types.NamespacedName{Namespace: "shop", Name: "see"}
 	see := []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{""}, Resources: []string{"pods"}}}

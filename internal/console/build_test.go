@@ -11,8 +11,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestBuildWithoutNode: without Node, or with one that is too old, web/build.sh says which is needed, leaves the page out, also one of an
-// earlier build, and is no failure.
+// TestBuildWithoutNode: without Node, or with a Node that is too old, web/build.sh says which
+// version it needs. It removes the page, also that of an earlier build, and does not fail.
 func TestBuildWithoutNode(t *testing.T) {
 	t.Parallel()
 	node, noNode := exec.LookPath("node")

@@ -11,7 +11,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// checkout is a directory like that of the repository, with web/build.sh and sources that stand for those of the page.
+// checkout is a directory like the repository's, with web/build.sh and stand-ins for the page's
+// sources.
 type checkout struct {
 	t          *testing.T
 	dir, cache string
@@ -19,7 +20,8 @@ type checkout struct {
 	bin        string // the directory of the tools
 }
 
-// npmStub installs a vite that writes the sources into the page. With FAIL set, it is killed half way.
+// npmStub installs a vite that writes the sources into the page. With FAIL set, vite is killed half
+// way.
 const npmStub = `#!/usr/bin/env bash
 echo npm >>"$RAN"
 mkdir -p node_modules/.bin
@@ -34,7 +36,7 @@ VITE
 chmod +x node_modules/.bin/vite
 `
 
-// nodeStub is new enough, names its version, and compresses nothing.
+// nodeStub has a version that is new enough, and compresses nothing.
 const nodeStub = `#!/usr/bin/env bash
 [ "$1" != -p ] || echo "${NODE_VERSION:-v20.19.0}"
 `
@@ -68,7 +70,8 @@ func (c *checkout) write(name, content string) {
 	}
 }
 
-// build runs web/build.sh, and returns the tools that it ran, and the embedded page if it succeeded.
+// build runs web/build.sh, and returns the tools that it ran, and the embedded page if it
+// succeeded.
 func (c *checkout) build(env ...string) (ran, page string) {
 	c.t.Helper()
 	_ = os.Remove(c.ran)
@@ -88,8 +91,8 @@ func (c *checkout) build(env ...string) (ran, page string) {
 	return ran, string(embedded)
 }
 
-// TestBuildByContent checks that web/build.sh runs npm and vite once for each content of what they read, in whichever checkout,
-// whatever the times of the files.
+// TestBuildByContent checks that web/build.sh runs npm and vite once for each content of their
+// input, in any checkout and with any file times.
 func TestBuildByContent(t *testing.T) {
 	t.Parallel()
 	bin, cache := t.TempDir(), t.TempDir()

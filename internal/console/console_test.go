@@ -50,7 +50,7 @@ var page = fstest.MapFS{
 	"assets/other-2.woff2": {Data: []byte("font")},
 }
 
-// site is a console on a public listener, of the hub that a real API server is.
+// site is a console on a public listener. Its hub is a real API server.
 type site struct {
 	*Console
 
@@ -134,7 +134,7 @@ func (s *site) authorize(ctx context.Context, what authorizationv1.ResourceAttri
 	return err
 }
 
-// allow lets a user read ConfigMaps in a namespace that is made for it, until take is called.
+// allow lets a user read ConfigMaps in a new namespace, until take is called.
 func (s *site) allow(subject rbacv1.Subject) (namespace string, take func()) {
 	s.t.Helper()
 	created, err := s.hub.CoreV1().Namespaces().Create(s.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
@@ -167,7 +167,7 @@ func userSubject(name string) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}
 }
 
-// browser is one, with its cookies.
+// browser is a browser with its cookies.
 type browser struct {
 	*http.Client
 
@@ -187,10 +187,11 @@ func (s *site) browser() *browser {
 	}, s}
 }
 
-// tls is for a connection of HTTP/1.1.
+// tls returns the configuration for an HTTP/1.1 connection.
 func (b *browser) tls() *tls.Config { return &tls.Config{RootCAs: b.s.roots} }
 
-// start begins a request as the page makes it, but for headers that are given: name, value; an empty value leaves one out.
+// start starts a request as the page makes it. headers (name, value) replace its headers; an empty
+// value removes one.
 func (b *browser) start(method, path, body string, headers ...string) *http.Response {
 	b.s.t.Helper()
 	r, err := http.NewRequestWithContext(b.s.t.Context(), method, b.s.url+path, strings.NewReader(body))
@@ -228,7 +229,7 @@ func (b *browser) do(method, path, body string, headers ...string) (*http.Respon
 	return response, string(text)
 }
 
-// want is do with an answer of a status.
+// want calls do, and checks the status of the answer.
 func (b *browser) want(code int, method, path, body string, headers ...string) string {
 	b.s.t.Helper()
 	response, text := b.do(method, path, body, headers...)
@@ -238,7 +239,7 @@ func (b *browser) want(code int, method, path, body string, headers ...string) s
 	return text
 }
 
-// link makes a link's secret.
+// link creates a link, and returns its secret.
 func (s *site) link(who user.Info) string {
 	s.t.Helper()
 	made, err := s.Link(who)
@@ -249,7 +250,7 @@ func (s *site) link(who user.Info) string {
 	return secret
 }
 
-// login opens a session by a link.
+// login opens a session with a link.
 func (s *site) login(who user.Info) *browser {
 	s.t.Helper()
 	b := s.browser()
@@ -267,7 +268,7 @@ func (b *browser) cookie() string {
 	return ""
 }
 
-// TestSession: a link opens a session of its user, whose rights are those on the hub, until it is logged out.
+// TestSession: a link opens a session of its user, with the user's rights on the hub, until logout.
 func TestSession(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	namespace, take := s.allow(rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "readers"})
@@ -302,7 +303,7 @@ func TestSession(t *testing.T) {
 	s.browser().want(http.StatusUnauthorized, http.MethodGet, sessionPath, "", "Cookie", cookieName+"="+stolen)
 }
 
-// wire is a connection on which a test writes what no client would.
+// wire is a connection on which a test writes what clients cannot send.
 type wire struct {
 	*tls.Conn
 

@@ -21,7 +21,7 @@ var alice = &user.DefaultInfo{Name: "alice", Groups: []string{user.AllAuthentica
 
 func asLink(secret string) string { return `{"link": "` + secret + `"}` }
 
-// TestLinksOpenOnce: a link opens one session, however many ask at the same moment.
+// TestLinksOpenOnce: a link opens one session, even if several clients use it at the same moment.
 func TestLinksOpenOnce(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	secret := s.link(alice)
@@ -54,7 +54,8 @@ func TestLinksOpenOnce(t *testing.T) {
 	}
 }
 
-// TestLinksThatOpenNothing: one that was used, has ended, or is another hub's, or of the hub before its restart, looks like one that was made up.
+// TestLinksThatOpenNothing: links that were used, have expired, belong to another hub, or are older
+// than a restart, have the same answer as an invented link.
 func TestLinksThatOpenNothing(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	used := s.link(alice)
@@ -96,7 +97,8 @@ func TestLinksThatOpenNothing(t *testing.T) {
 	}
 }
 
-// TestFixation: nobody is led into a session of which somebody else knows the secret, nor logged in by a page of another origin.
+// TestFixation: nobody is led into a session whose secret somebody else knows, or logged in by a
+// page of another origin.
 func TestFixation(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	attacker := s.login(&user.DefaultInfo{Name: "mallory"})
@@ -109,9 +111,9 @@ func TestFixation(t *testing.T) {
 	if got := victim.want(http.StatusOK, http.MethodGet, sessionPath, ""); !strings.Contains(got, `"user":"alice"`) {
 		t.Error(got)
 	}
-	// Whoever logs in where somebody was leaves no session behind.
+	// A login replaces the browser's earlier session.
 	attacker.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
-	// Of two cookies of the name neither is believed.
+	// If there are two cookies with the name, neither is used.
 	s.browser().want(http.StatusUnauthorized, http.MethodGet, sessionPath, "", "Cookie", planted+"; "+cookieName+"="+victim.cookie())
 	secret := s.link(&user.DefaultInfo{Name: "mallory"})
 	victim.want(http.StatusForbidden, http.MethodPost, sessionPath, asLink(secret), "Origin", "https://evil.example.com")
@@ -127,7 +129,8 @@ func TestFixation(t *testing.T) {
 	}
 }
 
-// TestExchangesAreBounded: what is no exchange is refused without a word of what was sent, and of tokens so many are tried.
+// TestExchangesAreBounded: an invalid exchange is refused without quoting it, and the rate of
+// tokens is limited.
 func TestExchangesAreBounded(t *testing.T) {
 	s := newSite(t, testenv.Config(0), func(c *Console) { c.bodyTime = 500 * time.Millisecond })
 	b := s.browser()
@@ -147,7 +150,7 @@ func TestExchangesAreBounded(t *testing.T) {
 		}
 	}
 	b.want(http.StatusMethodNotAllowed, http.MethodPut, sessionPath, "", "Cookie", cookieName+"="+s.login(alice).cookie())
-	// A body that never comes does not keep the hub waiting.
+	// A body that never arrives does not block the hub.
 	slow := s.dial()
 	slow.send("POST " + sessionPath + " HTTP/1.1\r\nHost: x\r\nOrigin: " + s.url + "\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 	if got := slow.answer(); got.StatusCode != http.StatusBadRequest {
@@ -161,7 +164,7 @@ func TestExchangesAreBounded(t *testing.T) {
 	b.want(http.StatusCreated, http.MethodPost, sessionPath, asLink(s.link(alice)))
 }
 
-// serviceAccount makes one, and a token of it.
+// serviceAccount creates a ServiceAccount, and a token of it.
 func (s *site) serviceAccount() (namespace, token string) {
 	s.t.Helper()
 	namespace = testenv.Namespace(s.t, testenv.Config(0))
@@ -176,8 +179,8 @@ func (s *site) serviceAccount() (namespace, token string) {
 	return namespace, made.Status.Token
 }
 
-// TestTokens: a token opens a session of whoever has it on the hub, which ends when the hub does not accept the token any more, and not
-// because the hub does not answer for a while.
+// TestTokens: a token opens a session of its user on the hub. The session ends when the hub no
+// longer accepts the token, but not because the hub does not answer for a while.
 func TestTokens(t *testing.T) {
 	api := testenv.StartServer(t)
 	s := newSite(t, api.Config(), func(c *Console) { c.reviewInterval = 50 * time.Millisecond })
@@ -217,7 +220,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestSessionsAreBounded: of one user and of all there are so many, and the oldest goes.
+// TestSessionsAreBounded: sessions are limited in all and for each user; the oldest one ends.
 func TestSessionsAreBounded(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	first := s.login(alice)
@@ -238,7 +241,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	other.want(http.StatusUnauthorized, http.MethodGet, sessionPath, "")
 }
 
-// TestSecretsAreKept: neither links nor tokens nor cookies are in what is logged, measured or answered.
+// TestSecretsAreKept: no link, token or cookie is in logs, metrics or answers.
 func TestSecretsAreKept(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	_, token := s.serviceAccount()

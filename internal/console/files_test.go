@@ -39,7 +39,8 @@ func get(c http.Handler, path string, headers ...string) *httptest.ResponseRecor
 	return w
 }
 
-// TestFiles: each file comes in the form that the browser takes, and is kept for as long as it is good.
+// TestFiles: each file is sent in an encoding that the browser accepts, and with the right cache
+// headers.
 func TestFiles(t *testing.T) {
 	c := newPage(t, Options{Files: page})
 	const script, forever = "/console/assets/main-1.js", "public, max-age=31536000, immutable"
@@ -91,7 +92,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestPolicy: the page runs nothing but its own files, and inserts styles with a nonce that is another each time.
+// TestPolicy: the page may run only its own files, and insert styles only with the nonce, which
+// changes with each answer.
 func TestPolicy(t *testing.T) {
 	c := newPage(t, Options{Files: page})
 	nonces := map[string]bool{}
@@ -114,7 +116,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestWithoutPage: a build without the page says how to get it, there and to who asks for a link; so does a hub that does not know its URL.
+// TestWithoutPage: a build without the page says how to get it, on its path and to requests for
+// links; so does a hub that does not know its URL.
 func TestWithoutPage(t *testing.T) {
 	c := newPage(t, Options{URL: "https://x", Files: fstest.MapFS{".gitkeep": {}}})
 	if w := get(c, "/console/"); w.Code != http.StatusNotImplemented || !strings.Contains(w.Body.String(), "make build") {
@@ -129,7 +132,8 @@ func TestWithoutPage(t *testing.T) {
 	}
 }
 
-// TestPageTellsSession: to a page of its own the browser's session is told, as GET of it says, and nobody keeps that page; to others nothing.
+// TestPageTellsSession: the page contains the session of its browser, as GET of the session returns
+// it, and is not cached. Requests from other origins get no session.
 func TestPageTellsSession(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	b := s.login(&user.DefaultInfo{Name: `a"><script>`, Groups: []string{"<g>"}})

@@ -26,7 +26,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// recorded is a hub that keeps what it is asked, and answers what it is told to.
+// recorded is a hub that records requests and answers as set.
 type recorded struct {
 	config *rest.Config
 
@@ -66,7 +66,7 @@ func (r *recorded) answering(f http.HandlerFunc) {
 	r.answer = f
 }
 
-// TestSmuggledHeaders: whoever has a session is its user to the hub, whatever they send.
+// TestSmuggledHeaders: a session is its user to the hub, with any headers.
 func TestSmuggledHeaders(t *testing.T) {
 	hub := record(t)
 	s := newSite(t, hub.config, nil)
@@ -81,7 +81,7 @@ func TestSmuggledHeaders(t *testing.T) {
 	if diff := cmp.Diff(want, plain); diff != "" {
 		t.Error(diff)
 	}
-	// On the wire, with headers of which clients do not let one send all.
+	// Written to the connection directly, because clients do not send all of these headers.
 	smuggled := []string{
 		"Impersonate-User: root", "impersonate-group: system:masters", "Impersonate-Uid: 0", "Impersonate-Extra-X: y", "Authorization: Bearer mine", "X-Remote-User: root",
 		"X-Remote-Group: system:masters", "X-Forwarded-For: 10.0.0.1", "Forwarded: for=10.0.0.1", "Proxy-Authorization: Basic x", "X-Http-Method-Override: DELETE",
@@ -104,14 +104,14 @@ func TestSmuggledHeaders(t *testing.T) {
 	if len(got.Trailer) > 0 {
 		t.Errorf("trailers pass: %v", got.Trailer)
 	}
-	// A token of an API server in a subprotocol would be one of two identities.
+	// A token in a subprotocol would be a second identity.
 	b.do(http.MethodGet, hubPath+"/api", "", "Upgrade", "websocket", "Connection", "Upgrade", "Sec-WebSocket-Protocol", "v5.channel.k8s.io, Base64url.bearer.authorization.k8s.io.bWluZQ")
 	if got := hub.take()[0].Header; got.Get("Sec-WebSocket-Protocol") != "v5.channel.k8s.io" || got.Get("Upgrade") != "websocket" || got.Get("Impersonate-User") != "alice" {
 		t.Errorf("%v", got)
 	}
 }
 
-// TestPaths: a request reaches the path below the hub's API that it names, or nothing.
+// TestPaths: a request reaches exactly the path below the hub's API that it names, or is refused.
 func TestPaths(t *testing.T) {
 	hub := record(t)
 	s := newSite(t, hub.config, nil)
@@ -164,7 +164,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestOrigins: pages of other origins change nothing, open nothing and read nothing with the cookie.
+// TestOrigins: pages of other origins can change, open and read nothing with the cookie.
 func TestOrigins(t *testing.T) {
 	hub := record(t)
 	s := newSite(t, hub.config, nil)
@@ -213,7 +213,8 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestAnswersAreData: what a member or the hub answers is never a page, a script or a cookie of the console's origin, and leads nowhere.
+// TestAnswersAreData: an answer of a member or the hub is never a page, a script or a cookie of the
+// console's origin, and no redirect.
 func TestAnswersAreData(t *testing.T) {
 	hub := record(t)
 	s := newSite(t, hub.config, nil)
@@ -264,14 +265,14 @@ func TestAnswersAreData(t *testing.T) {
 	} else {
 		response.Body.Close()
 	}
-	// What the hub is not let in by says nothing of the session.
+	// Refused credentials of the hub itself do not end the session.
 	if r, text := b.do(http.MethodGet, hubPath+"/api?code=401", ""); r.StatusCode != http.StatusBadGateway || !strings.Contains(text, "credentials of the hub") {
 		t.Errorf("%s %s", r.Status, text)
 	}
 	if b.cookie() == "mine" {
 		t.Error("a member gives cookies")
 	}
-	// 304 is of something that the browser has.
+	// 304 is about content that the browser has.
 	hub.answering(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("ETag", `"x"`)
 		w.WriteHeader(http.StatusNotModified)
@@ -284,7 +285,7 @@ func TestAnswersAreData(t *testing.T) {
 	}
 }
 
-// TestBodiesAreBounded: of what is sent to the hub so much passes, in so much time.
+// TestBodiesAreBounded: bodies to the hub are limited in size and time.
 func TestBodiesAreBounded(t *testing.T) {
 	hub := record(t)
 	hub.answering(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
@@ -306,7 +307,8 @@ func TestBodiesAreBounded(t *testing.T) {
 	b.want(http.StatusAccepted, http.MethodPost, hubPath+"/api", "{}")
 }
 
-// TestRequestsOfASession: one session has so many requests open; others are served beside it.
+// TestRequestsOfASession: the open requests of one session are limited, and other sessions are not
+// affected.
 func TestRequestsOfASession(t *testing.T) {
 	hub := record(t)
 	s := newSite(t, hub.config, nil)
@@ -326,13 +328,13 @@ func TestRequestsOfASession(t *testing.T) {
 	b.want(http.StatusOK, http.MethodGet, hubPath+"/api", "")
 }
 
-// stream is something open of a session that ends some time.
+// stream is an open stream of a session, which must end.
 type stream struct {
 	what  string
 	ended chan struct{}
 }
 
-// streams opens a watch, one by WebSocket, and a log that nobody reads.
+// streams opens a watch, a watch by WebSocket, and a log that is not read.
 func (b *browser) streams(path string) []stream {
 	b.s.t.Helper()
 	response := b.start(http.MethodGet, path+"?watch=true", "")
@@ -372,7 +374,7 @@ func (s *site) end(what string, of []stream) {
 	}
 }
 
-// TestStreamsEnd: what is open of a session ends with it, however it ends, and with the right to it.
+// TestStreamsEnd: streams end with the session, for every reason, and with the right to them.
 func TestStreamsEnd(t *testing.T) {
 	s := newSite(t, testenv.Config(0), func(c *Console) { c.rightsInterval = 50 * time.Millisecond })
 	namespace, take := s.allow(userSubject("alice"))
@@ -398,7 +400,7 @@ func TestStreamsEnd(t *testing.T) {
 	bystander.want(http.StatusOK, http.MethodGet, sessionPath, "")
 }
 
-// TestStreamsEndWithTheHub: nothing is open any more when the hub stops.
+// TestStreamsEndWithTheHub: all streams end when the hub stops.
 func TestStreamsEndWithTheHub(t *testing.T) {
 	s := newSite(t, testenv.Config(0), nil)
 	namespace, _ := s.allow(userSubject("alice"))
@@ -409,7 +411,8 @@ func TestStreamsEndWithTheHub(t *testing.T) {
 	b.want(http.StatusServiceUnavailable, http.MethodGet, sessionPath, "")
 }
 
-// TestNobodyReads: an answer and a WebSocket that nobody reads end with the session, and an answer after a while.
+// TestNobodyReads: an answer and a WebSocket that are not read end with the session; the answer
+// ends after a while.
 func TestNobodyReads(t *testing.T) {
 	hub := record(t)
 	gone := make(chan string, 3)
@@ -466,7 +469,7 @@ func TestNobodyReads(t *testing.T) {
 	ends("a WebSocket", "an answer")
 }
 
-// closing is a file system that says when a file is closed.
+// closing is a file system that reports when a file is closed.
 type closing struct {
 	fs.FS
 
@@ -493,7 +496,8 @@ func (c closingFile) Close() error {
 	return c.File.Close()
 }
 
-// TestNobodyReadsFiles: a stranger who asks for files, which all may have, and does not read them holds nothing for long.
+// TestNobodyReadsFiles: a client without a session that requests files and does not read them holds
+// no resources for long.
 func TestNobodyReadsFiles(t *testing.T) {
 	large := closing{fstest.MapFS{"index.html": {}, "assets/large.js": {Data: make([]byte, 64<<20)}}, make(chan string, 2)}
 	s := newSite(t, testenv.Config(0), func(c *Console) {

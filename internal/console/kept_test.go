@@ -14,13 +14,14 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// keeping is a site that writes its sessions down.
+// keeping returns a site that stores its sessions.
 func keeping(t *testing.T) (s *site, file string) {
 	file = filepath.Join(t.TempDir(), "sessions.json")
 	return newSite(t, testenv.Config(0), func(c *Console) { c.options.SessionsFile, c.options.HubID = file, "one" }), file
 }
 
-// after is what the hub's next process answers to whoever has a cookie and asks for the session: its code, and its body.
+// after returns the answer of the hub's next process to a request for the session with the cookie:
+// its code and body.
 func (s *site) after(cookie string) (int, string) {
 	s.t.Helper()
 	next, err := New(s.options)
@@ -36,7 +37,8 @@ func (s *site) after(cookie string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// TestSessionsOutliveTheHub: what is open when the hub's process ends, however that ends, is open in the next one, and nothing else is.
+// TestSessionsOutliveTheHub: exactly the sessions that are open when the hub's process ends, in any
+// way, are open in the next one.
 func TestSessionsOutliveTheHub(t *testing.T) {
 	s, file := keeping(t)
 	stays, left, replaced := s.login(alice), s.login(alice), s.login(alice)
@@ -80,7 +82,8 @@ func TestSessionsOutliveTheHub(t *testing.T) {
 	}
 }
 
-// TestNoSessionComesBack: of a file that is too old, of another clock, of another hub or broken, and of one that could not be written.
+// TestNoSessionComesBack: no session is restored from a file that is too old, from another clock or
+// hub, broken, or could not be written.
 func TestNoSessionComesBack(t *testing.T) {
 	s, file := keeping(t)
 	b, other := s.login(alice), s.login(alice)
@@ -122,7 +125,7 @@ func TestNoSessionComesBack(t *testing.T) {
 		}
 	}
 
-	// A directory in the way of the file that takes its place: nothing can be written.
+	// A directory blocks the temporary file, so nothing can be written.
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}

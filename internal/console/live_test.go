@@ -11,7 +11,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestLiveHasASession: what serves live windows gets the user of a session, ends with it, and is asked by pages of the console alone.
+// TestLiveHasASession: the handler of live windows gets the user of a session, ends with the
+// session, and is reached only from pages of the console.
 func TestLiveHasASession(t *testing.T) {
 	s := newSite(t, testenv.Config(0), func(c *Console) {
 		c.options.Live = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

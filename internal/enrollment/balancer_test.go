@@ -20,8 +20,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// TestBalancerLearnsNothing: agents join, report and serve through a balancer that ends TLS and makes it anew, and of all that passes it in
-// plain text nothing is secret.
+// TestBalancerLearnsNothing: agents join, report and serve through a load balancer that ends TLS.
+// Nothing that it sees in plain text is secret.
 func TestBalancerLearnsNothing(t *testing.T) {
 	s := newSite(t)
 	oak := s.cluster("oak")
@@ -73,10 +73,10 @@ func TestBalancerLearnsNothing(t *testing.T) {
 	}
 }
 
-// forms in which bytes could stand in a text.
+// forms returns the encodings in which a secret could appear in a text.
 func forms(secret string) [][]byte {
 	all := [][]byte{[]byte(secret)}
-	for cut := range 3 { // base64 of what stands anywhere in a longer text
+	for cut := range 3 { // base64 at any position in a longer text
 		part := secret[cut:]
 		part = part[:len(part)/3*3]
 		all = append(all, []byte(base64.StdEncoding.EncodeToString([]byte(part))), []byte(base64.URLEncoding.EncodeToString([]byte(part))))
@@ -84,7 +84,7 @@ func forms(secret string) [][]byte {
 	return slices.DeleteFunc(all, func(b []byte) bool { return len(b) < 4 })
 }
 
-// record is all that passes in plain text.
+// record is the plain text that passes.
 type record struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -102,7 +102,7 @@ func (r *record) Write(p []byte) (int, error) {
 	return r.text.Write(p)
 }
 
-// recorded is a connection whose plain text is kept.
+// recorded is a connection whose plain text is recorded.
 type recorded struct {
 	net.Conn
 

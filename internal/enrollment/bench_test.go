@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkRevocation tells how long a connection of an agent stays open after orrery cluster rejoin has forgotten its key.
+// BenchmarkRevocation measures how long a connection of an agent stays open after orrery cluster
+// rejoin revokes its key.
 func BenchmarkRevocation(b *testing.B) {
 	s := newSite(b)
 	c := s.cluster("oak")

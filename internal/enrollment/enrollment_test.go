@@ -35,7 +35,8 @@ import (
 
 const notOpened = "the token opens no cluster of this name"
 
-// TestRedeem: a token becomes a certificate, by which the cluster can be dialled, and the hub learns how it is reached.
+// TestRedeem: a token is exchanged for a certificate with which the cluster can be dialled, and the
+// hub gets credentials for the cluster.
 func TestRedeem(t *testing.T) {
 	s := newSite(t)
 	oak := s.cluster("oak")
@@ -68,8 +69,8 @@ func TestRedeem(t *testing.T) {
 	}
 }
 
-// TestTokens: a token opens its cluster, until it ends, for the key that used it first. Nothing that is said of it tells a stranger which
-// clusters there are.
+// TestTokens: a token is valid for its cluster until it expires, for the first key that uses it.
+// Answers reveal no clusters to unauthenticated clients.
 func TestTokens(t *testing.T) {
 	s := newSite(t)
 	s.cluster("oak")
@@ -101,7 +102,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestTokenOfAnotherCluster: a Cluster that is made anew under a name is not the one that the token is for.
+// TestTokenOfAnotherCluster: a token is not valid for a Cluster that was created again under the
+// same name.
 func TestTokenOfAnotherCluster(t *testing.T) {
 	s := newSite(t)
 	c := s.cluster("oak")
@@ -118,7 +120,8 @@ func TestTokenOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestKilled: a process that ends between any two writes leaves what the agent can go on with, and no certificate that the hub knows nothing of.
+// TestKilled: a process that ends between any two writes leaves a state in which the agent can
+// continue, and no certificate that the hub does not know.
 func TestKilled(t *testing.T) {
 	for step, after := range []string{"NoWrite", "TheKeyIsBound", "TheKeyIsKnown"} {
 		t.Run(after, func(t *testing.T) {
@@ -152,7 +155,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// dying is a client of the hub of which only so many writes arrive once it is armed.
+// dying is a client of the hub that fails after a number of writes once it is armed.
 type dying struct {
 	client.Client
 
@@ -185,8 +188,8 @@ func (d *dying) Update(ctx context.Context, o client.Object, opts ...client.Upda
 	return d.Client.Update(ctx, o, opts...)
 }
 
-// TestReport: an agent renews its certificate and the hub's credentials. A join is complete with the first report: from then on the token is
-// good for nothing, so that a redemption that somebody recorded is not.
+// TestReport: an agent renews its certificate and the hub's credentials. The first report completes
+// a join and ends the token, so that a recorded redemption is useless.
 func TestReport(t *testing.T) {
 	s := newSite(t)
 	oak := s.cluster("oak")
@@ -204,7 +207,7 @@ func TestReport(t *testing.T) {
 	if receipt := a.report(tunnel.Report{Sealed: a.seal("oak", a.credentials)}); receipt.Refused != "" || receipt.Certificate != nil {
 		t.Errorf("%+v", receipt)
 	}
-	// The hub has not reached the cluster yet: the agent may still speak for who joins it.
+	// The hub has not reached the cluster yet, so the report counts as a redemption.
 	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
 		t.Errorf("the hub was told (-want +got):\n%s", diff)
 	}
@@ -253,7 +256,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestAdmit: who is let in, who is refused and may come again, and who is told to go.
+// TestAdmit: which agents are admitted, refused for now, or told to remove themselves.
 func TestAdmit(t *testing.T) {
 	s := newSite(t)
 	oak := s.cluster("oak")
@@ -297,7 +300,7 @@ func TestAdmit(t *testing.T) {
 		})
 	}
 
-	// The agent of one cluster cannot come in as that of another: pine has another key.
+	// The agent of one cluster cannot connect as that of another: pine has another key.
 	pine := s.cluster("pine")
 	b := s.agent("pine")
 	b.redeem(s.token("pine"))
@@ -305,13 +308,14 @@ func TestAdmit(t *testing.T) {
 	claim.certificate = certified(ours, identity{cluster: "pine", uid: pine.UID}, same)
 	claim.refused("revoked")
 
-	// A hub that was restored without the Cluster dissolves nobody, whatever becomes of the certificate.
+	// A hub that was restored without the Cluster makes no agent remove itself, even with an
+	// expired certificate.
 	s.remove(oak)
 	a.refused("knows no cluster oak")
 	if err := s.server.Leave(t.Context(), oak); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.server.Leave(t.Context(), oak); err != nil { // killed after it was written, it is written again
+	if err := s.server.Leave(t.Context(), oak); err != nil { // the write is repeated after a crash
 		t.Fatal(err)
 	}
 	if w := a.welcome(); !w.Gone {
@@ -339,7 +343,7 @@ func TestAdmit(t *testing.T) {
 	a.refused("knows no cluster oak")
 }
 
-// TestLeave: a tombstone is for a cluster that has, or had, agents.
+// TestLeave: only a cluster that has, or had, agents gets a tombstone.
 func TestLeave(t *testing.T) {
 	s := newSite(t)
 	left := func(c *clusterv1alpha1.Cluster) bool {
@@ -375,7 +379,8 @@ func TestLeave(t *testing.T) {
 	}
 }
 
-// TestRevocation: what is open ends when the agent may not come in any more, and that of other clusters stays.
+// TestRevocation: open connections end when the agent is no longer admitted; those of other
+// clusters stay.
 func TestRevocation(t *testing.T) {
 	s := newSite(t)
 	pine := s.cluster("pine")
@@ -436,7 +441,7 @@ func TestRevocation(t *testing.T) {
 	if err := echoes(kept, "hello"); err != nil {
 		t.Errorf("another cluster's connection: %v", err)
 	}
-	// A process that starts judges by what is there.
+	// A process that starts judges by the present state.
 	s.server.stop()
 	s.start()
 	stays.address, stays.roots = s.server.address, s.server.roots
@@ -447,8 +452,9 @@ func TestRevocation(t *testing.T) {
 	stays.refused("knows no cluster pine")
 }
 
-// TestRevocationAtOnce: a revocation closes what is open, that of a stolen certificate too, and lets none of them in again, by itself: before
-// the second passes after which the hub would look again, for its clock stands still.
+// TestRevocationAtOnce: a revocation closes all connections, also with a stolen certificate, and
+// admits none of them again. It does so before the retry after a second: the clock of retries
+// stands still.
 func TestRevocationAtOnce(t *testing.T) {
 	s := newSite(t)
 	s.server.stop()
@@ -511,7 +517,8 @@ func TestRevocationAtOnce(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsReplaced: an authority gets a successor when a third of its life is left, and is trusted beside it until it ends.
+// TestAuthorityIsReplaced: an authority gets a successor when a third of its life is left, and is
+// trusted until it expires.
 func TestAuthorityIsReplaced(t *testing.T) {
 	s := newSite(t)
 	s.cluster("oak")
@@ -563,7 +570,7 @@ func TestAuthorityIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsDeleted: an administrator who deletes it revokes everybody.
+// TestAuthorityIsDeleted: deleting the authority revokes all agents.
 func TestAuthorityIsDeleted(t *testing.T) {
 	s := newSite(t)
 	s.cluster("oak")
@@ -588,7 +595,8 @@ func TestAuthorityIsDeleted(t *testing.T) {
 	}
 }
 
-// TestPublished: the command line learns where agents find the hub, or which flag of orrery server is missing.
+// TestPublished: the command line gets the address of the hub for agents, or the name of the
+// missing flag of orrery server.
 func TestPublished(t *testing.T) {
 	s := newSite(t)
 	url, ca, key, err := Published(t.Context(), s.hub)
@@ -621,7 +629,7 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// TestHostileBodies: whatever a stranger sends is refused and costs little, and others notice nothing.
+// TestHostileBodies: hostile requests are refused at low cost, and others are not affected.
 func TestHostileBodies(t *testing.T) {
 	s := newSite(t)
 	s.cluster("oak")
@@ -679,7 +687,8 @@ func TestHostileBodies(t *testing.T) {
 				t.Fatal(err)
 			}
 			response, err := a.client().Do(request)
-			if name == "Slow" || name == "Huge" { // the connection may be cut before the client reads what was said
+			// The connection may be cut before the answer is read.
+			if name == "Slow" || name == "Huge" {
 				if err == nil {
 					_ = response.Body.Close()
 					err = errors.New(response.Status)
@@ -717,7 +726,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// slow is a body of which one byte comes, and the next when the client gives up.
+// slow is a body that sends one byte, and the next when the client gives up.
 type slow struct{ began bool }
 
 func (s *slow) Read(p []byte) (int, error) {
@@ -729,7 +738,8 @@ func (s *slow) Read(p []byte) (int, error) {
 	select {}
 }
 
-// TestLimits: an address comes so often, and all together do, and what is kept of addresses is bounded.
+// TestLimits: the rate is limited for each address and for all, and the memory for addresses is
+// bounded.
 func TestLimits(t *testing.T) {
 	l := newLimits()
 	taken := func(address string) int {

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 1)
 }
 
-// site is a hub that lets agents in, on a listener of its own.
+// site is a hub with the enrollment of agents, on its own listener.
 type site struct {
 	t      testing.TB
 	hub    client.Client
@@ -62,7 +62,7 @@ type site struct {
 	retries clock.WithTicker // nil: the real one
 }
 
-// offered is what the hub was told.
+// offered is a call of Options.Offer.
 type offered struct {
 	cluster     string
 	uid         types.UID
@@ -70,7 +70,7 @@ type offered struct {
 	redeemed    bool
 }
 
-// served is what a process of the hub has.
+// served is one process of the hub.
 type served struct {
 	*Enrollment
 
@@ -110,7 +110,7 @@ func newSite(t testing.TB) *site {
 	return s
 }
 
-// start starts a process of the hub, which lets agents in as soon as it returns.
+// start starts a process of the hub, which admits agents when start returns.
 func (s *site) start() {
 	t := s.t
 	t.Helper()
@@ -188,7 +188,7 @@ func (s *site) ahead() time.Duration {
 	return s.now
 }
 
-// later has the hub's clock go on by d.
+// later advances the hub's clock by d.
 func (s *site) later(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +201,7 @@ func (s *site) refuse(err error) {
 	s.refused = err
 }
 
-// told is what the hub was told since it was asked last.
+// told returns the calls of Offer since the last call of told.
 func (s *site) told() []offered {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +220,7 @@ func (s *site) eventually(what string, so func() bool) {
 	})
 }
 
-// cluster makes a Cluster of which an agent is to come.
+// cluster creates a Cluster for an agent.
 func (s *site) cluster(name string) *clusterv1alpha1.Cluster {
 	s.t.Helper()
 	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
@@ -230,7 +230,7 @@ func (s *site) cluster(name string) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// joined sets of a Cluster what the hub sets when it has reached it.
+// joined sets the fields of a Cluster that the hub sets when it has reached the cluster.
 func (s *site) joined(c *clusterv1alpha1.Cluster) {
 	s.t.Helper()
 	c.Spec.APIEndpoint, c.Spec.SecretRef = "https://10.0.0.1", clusterv1alpha1.SecretReference{Namespace: namespace, Name: c.Name}
@@ -246,7 +246,7 @@ func (s *site) remove(o client.Object) {
 	}
 }
 
-// token of a join. The command line that makes it has a clock of its own, which may be ahead, too.
+// token creates a token of a join. The command line's clock may be ahead.
 func (s *site) token(cluster string, ahead ...time.Duration) string {
 	s.t.Helper()
 	token, expires, err := NewToken(s.t.Context(), s.hub, cluster)
@@ -268,7 +268,7 @@ func (s *site) token(cluster string, ahead ...time.Duration) string {
 	return token
 }
 
-// agent is what an agent has.
+// agent is the state of an agent.
 type agent struct {
 	t           testing.TB
 	cluster     string
@@ -314,7 +314,7 @@ func (a *agent) seal(cluster string, value any) []byte {
 	return sealed
 }
 
-// redemption is the body that the agent posts.
+// redemption returns the body that the agent posts.
 func (a *agent) redemption(token string) []byte {
 	a.t.Helper()
 	body, err := json.Marshal(tunnel.Redemption{
@@ -348,7 +348,7 @@ func (a *agent) post(body io.Reader) (int, tunnel.Receipt) {
 	return response.StatusCode, receipt
 }
 
-// redeem must succeed.
+// redeem redeems a token, and fails the test on an error.
 func (a *agent) redeem(token string) {
 	a.t.Helper()
 	status, receipt := a.post(bytes.NewReader(a.redemption(token)))
@@ -358,7 +358,7 @@ func (a *agent) redeem(token string) {
 	a.certificate = receipt.Certificate
 }
 
-// redeemRefused must not.
+// redeemRefused fails the test unless the redemption is refused.
 func (a *agent) redeemRefused(token, want string) {
 	a.t.Helper()
 	status, receipt := a.post(bytes.NewReader(a.redemption(token)))
@@ -367,7 +367,7 @@ func (a *agent) redeemRefused(token, want string) {
 	}
 }
 
-// introduce opens a WebSocket and proves who the agent is.
+// introduce opens a WebSocket and authenticates the agent.
 func (a *agent) introduce(path string) (*websocket.Conn, tunnel.Welcome) {
 	a.t.Helper()
 	dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: a.roots}, Subprotocols: []string{tunnel.Protocol}}
@@ -396,7 +396,7 @@ func (a *agent) introduce(path string) (*websocket.Conn, tunnel.Welcome) {
 	return ws, welcome
 }
 
-// welcome is what the hub says to the agent.
+// welcome returns the hub's answer to the agent.
 func (a *agent) welcome() tunnel.Welcome {
 	a.t.Helper()
 	ws, welcome := a.introduce(tunnel.Path)
@@ -404,7 +404,8 @@ func (a *agent) welcome() tunnel.Welcome {
 	return welcome
 }
 
-// refused must be what becomes of the agent, as soon as the hub's caches know why: it may try again.
+// refused waits until the hub refuses the agent with this message. The hub's caches may need a
+// moment.
 func (a *agent) refused(want string) {
 	a.t.Helper()
 	var w tunnel.Welcome
@@ -433,7 +434,8 @@ func (a *agent) report(r tunnel.Report) tunnel.Receipt {
 	return receipt
 }
 
-// run has the agent keep spares until the test ends; ended is what it says then. What is dialled says everything back.
+// run keeps spares of the agent until the test ends; ended gets the result. Destinations return
+// their input.
 func (a *agent) run() (ended <-chan error) {
 	a.t.Helper()
 	identity := tls.Certificate{Certificate: [][]byte{a.certificate}, PrivateKey: a.key}
@@ -456,7 +458,7 @@ func (a *agent) run() (ended <-chan error) {
 	return done
 }
 
-// dial must reach the agent's cluster, and returns a connection on which everything is said back.
+// dial dials the agent's cluster, and returns a connection that returns its input.
 func (s *site) dial(cluster string) net.Conn {
 	s.t.Helper()
 	var c net.Conn
@@ -469,7 +471,7 @@ func (s *site) dial(cluster string) net.Conn {
 	return c
 }
 
-// echoes is nil while a connection says back what is written.
+// echoes returns nil if the connection returns the text.
 func echoes(c net.Conn, text string) error {
 	if err := c.SetDeadline(time.Now().Add(testenv.Patience)); err != nil {
 		return err

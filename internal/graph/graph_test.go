@@ -27,7 +27,7 @@ func written(l Link) string {
 	return text + l.Name
 }
 
-// samples are objects of each source, and all that they say.
+// samples are objects of each source with all their links.
 var samples = []struct {
 	name, resource, object string
 	want                   []string
@@ -142,7 +142,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestSourcesAreComplete: whatever an object refers to leads back to its type, from other namespaces, too, and the way round that is said.
+// TestSourcesAreComplete: for every link of an object, Sources of its target has the object's type,
+// with the right Across and Inverse.
 func TestSourcesAreComplete(t *testing.T) {
 	for _, tc := range samples {
 		gr := schema.ParseGroupResource(tc.resource)

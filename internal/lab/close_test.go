@@ -13,7 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// abandonVariable makes the test binary start a lab, print its host's first process and bridge, and wait to be killed.
+// abandonVariable makes the test binary start a lab, print its host's first process and bridge, and
+// wait until it is killed.
 const abandonVariable = "LAB_TEST_ABANDON"
 
 func abandon() error {
@@ -26,7 +27,7 @@ func abandon() error {
 	return err
 }
 
-// traces lists what the machine has of the lab with this bridge and directory.
+// traces lists what the machine has of the lab with the bridge and directory.
 func traces(t *testing.T, bridge, dir string, pid int) []string {
 	t.Helper()
 	var found []string
@@ -69,7 +70,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if bridge == lab.network.bridge {
 		t.Errorf("two labs have the bridge %s", bridge)
 	}
-	// Things that a cluster leaves behind when it is not removed.
+	// Traces of a cluster that was not removed.
 	inHost(t, l.Host("host-1"), `mkdir -p /sys/fs/cgroup/pids/kubepods/pod /var/lib/kubelet/pods
 mount -t tmpfs x /var/lib/kubelet/pods; mount --bind /var/lib/kubelet /mnt
 ip netns add pod
@@ -86,7 +87,8 @@ setsid sleep 4242 >/dev/null 2>&1 &`)
 	}
 }
 
-// The hosts of a lab whose process is killed die with it, and the next lab removes the rest.
+// TestKilledLabIsRemoved: the hosts of a lab whose process is killed die with it, and the next lab
+// removes the rest.
 func TestKilledLabIsRemoved(t *testing.T) {
 	dir := filepath.Join("/var/tmp", fmt.Sprintf("orrery-lab-killed-%d", os.Getpid()))
 	cmd := exec.CommandContext(t.Context(), os.Args[0])

@@ -2,7 +2,7 @@ package lab
 
 import "testing"
 
-// A host of systemd starts what is enabled, and again after its power was cut.
+// TestSystemd: systemd in a host starts the enabled units, also after a power cut.
 func TestSystemd(t *testing.T) {
 	l, err := Start(t.Context(), Options{Hosts: 1})
 	if err != nil {

@@ -47,8 +47,8 @@ func inHost(t *testing.T, h *Host, script string) string {
 	return strings.TrimSpace(out)
 }
 
-// ssh runs a script over ssh with the machine's own client, which knows the host's key. The password is given by the
-// program that ssh asks.
+// ssh runs a script over ssh with the machine's own client, which knows the host's key. The
+// SSH_ASKPASS program supplies the password.
 func ssh(t *testing.T, h *Host, user, password, script string) (string, error) {
 	t.Helper()
 	access := h.SSH()
@@ -111,7 +111,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// What one host does, the other and the machine do not see.
+// TestIsolation: the other host and the machine do not see what one host does.
 func TestIsolation(t *testing.T) {
 	one, two := lab.Host("host-1"), lab.Host("host-2")
 	own := map[string]string{

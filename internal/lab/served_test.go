@@ -28,7 +28,7 @@ func fetch(t *testing.T, url string) (int, []byte, http.Header) {
 	return response.StatusCode, body, response.Header
 }
 
-// releases are paths of upstream's URLs and those of their checksums, for amd64.
+// releases are paths of upstream's URLs, and of their checksums, for amd64.
 var releases = map[string]struct{ path, sums string }{
 	"Kubelet":    {"/dl.k8s.io/v1.36.3/bin/linux/amd64/kubelet", "/dl.k8s.io/v1.36.3/bin/linux/amd64/kubelet.sha256"},
 	"Etcd":       {"/github.com/etcd-io/etcd/releases/download/v3.6.8/etcd-v3.6.8-linux-amd64.tar.gz", "/github.com/etcd-io/etcd/releases/download/v3.6.8/SHA256SUMS"},
@@ -74,8 +74,8 @@ func TestMirrorRefuses(t *testing.T) {
 	}
 }
 
-// Each image is complete: its manifest by tag and by digest, its config and layers with the sizes and digests that
-// the manifest has.
+// TestRegistry: each image is complete. Its manifest is there by tag and by digest, and its config
+// and layers have the sizes and digests in the manifest.
 func TestRegistry(t *testing.T) {
 	type part struct {
 		Digest string `json:"digest"`
@@ -121,8 +121,8 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// A host installs containerd from the mirror, pulls an image through a registry mirror and runs it: all that a kubelet
-// needs of a host.
+// TestContainerRuns: a host installs containerd from the mirror, pulls an image through a registry
+// mirror and runs it. That is all that a kubelet needs of a host.
 func TestContainerRuns(t *testing.T) {
 	h := lab.Host("host-1")
 	inHost(t, h, "set -e\nbusybox wget -q -O- "+lab.Mirror()+releases["Containerd"].path+" | tar -xzC /usr/local\n"+

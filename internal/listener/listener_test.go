@@ -72,7 +72,7 @@ func newSite(t *testing.T, o Options) *site {
 	return s
 }
 
-// renew puts another certificate in the place of the present one.
+// renew replaces the certificate.
 func (s *site) renew(name string) {
 	s.t.Helper()
 	leaf, err := s.ca.Issue(pki.Leaf{Name: name, CommonName: name, Server: true, IPs: []string{"127.0.0.1"}}, time.Now())
@@ -107,7 +107,8 @@ func (s *site) get(path string) (*http.Response, string) {
 	return response, string(body)
 }
 
-// TestRoutes: what is registered is served, over HTTP/2 to those who ask for it, and the rest is refused by name.
+// TestRoutes: registered routes are served, over HTTP/2 for clients that offer it. Other paths are
+// refused with a message.
 func TestRoutes(t *testing.T) {
 	s := newSite(t, Options{})
 	if r, body := s.get("/healthz"); r.StatusCode != http.StatusOK || body != "ok\n" || r.ProtoMajor != 2 {
@@ -126,7 +127,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// presents is the name in the certificate that the listener shows.
+// presents returns the name in the certificate that the listener shows.
 func (s *site) presents() string {
 	s.t.Helper()
 	c, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()})
@@ -137,7 +138,7 @@ func (s *site) presents() string {
 	return c.ConnectionState().PeerCertificates[0].Subject.CommonName
 }
 
-// untilPresents waits until that is so.
+// untilPresents waits until the listener shows the certificate with the name.
 func (s *site) untilPresents(name string) {
 	s.t.Helper()
 	testenv.Eventually(s.t, "the listener shows certificate "+name, testenv.Patience, func() error {
@@ -148,7 +149,8 @@ func (s *site) untilPresents(name string) {
 	})
 }
 
-// TestCertificateIsReloaded: a certificate that is replaced is used from then on, and one that is half replaced changes nothing.
+// TestCertificateIsReloaded: a replaced certificate is used from then on; a half replaced one
+// changes nothing.
 func TestCertificateIsReloaded(t *testing.T) {
 	s := newSite(t, Options{})
 	s.untilPresents("first")
@@ -172,7 +174,8 @@ func TestCertificateIsReloaded(t *testing.T) {
 	s.untilPresents("third")
 }
 
-// TestCertificateBehindLinks: a certificate is used as well when not the file but a link on the way to it is replaced, as in the volumes of pods.
+// TestCertificateBehindLinks: a certificate is also reloaded if a link on the path changes and not
+// the file, as in the volumes of pods.
 func TestCertificateBehindLinks(t *testing.T) {
 	s := newSite(t, Options{})
 	dir := t.TempDir()
@@ -208,7 +211,7 @@ func TestCertificateBehindLinks(t *testing.T) {
 	})
 }
 
-// TestSlowClients: who says nothing, or takes its time to say what it wants, is cut off.
+// TestSlowClients: clients that send nothing, or send too slowly, are cut off.
 func TestSlowClients(t *testing.T) {
 	s := newSite(t, Options{})
 	silent, err := net.Dial("tcp", s.address)
@@ -243,7 +246,8 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: of connections that are nobody's there are so many, and each that is closed, or taken over, makes room.
+// TestConnectionsAreBounded: unclaimed connections are limited; a closed or hijacked one frees its
+// slot.
 func TestConnectionsAreBounded(t *testing.T) {
 	s := newSite(t, Options{})
 	hijacked := make(chan net.Conn, 1)
@@ -263,7 +267,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	// It is accepted before the next is.
+	// This one is accepted before the next one.
 	over, err := net.Dial("tcp", s.address)
 	if err != nil {
 		t.Fatal(err)
@@ -296,8 +300,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestClaimedConnections: connections that are somebody's keep nobody else out, however long they are idle; of one there are so many; and
-// where it is crowded nobody else keeps one that is idle.
+// TestClaimedConnections: claimed connections do not use up the unclaimed slots, however long they
+// are idle. One owner can claim a limited number. If there are few free slots, idle unclaimed
+// connections are closed.
 func TestClaimedConnections(t *testing.T) {
 	for name, http2 := range map[string]bool{"HTTP1": false, "HTTP2": true} {
 		t.Run(name, func(t *testing.T) { claimedConnections(t, http2) })
@@ -378,7 +383,7 @@ func claimedConnections(t *testing.T, http2 bool) {
 	})
 }
 
-// TestAuthorities: agents trust what the certificate is of.
+// TestAuthorities: agents trust the authority of the certificate.
 func TestAuthorities(t *testing.T) {
 	s := newSite(t, Options{})
 	got, err := s.listener.Authorities()

@@ -20,7 +20,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestWindowsAreWhatGetAnswers changes whatever can be changed, at random, and holds what browsers have put together of windows and deltas against what GET answers the same user.
+// TestWindowsAreWhatGetAnswers makes random changes, and compares what browsers have built from
+// windows and deltas with the answer of GET to the same user.
 func TestWindowsAreWhatGetAnswers(t *testing.T) {
 	w := newWorld(t, "oak", "pine", "elm")
 	seed := uint64(time.Now().UnixNano())
@@ -84,7 +85,8 @@ func TestWindowsAreWhatGetAnswers(t *testing.T) {
 				all := w.get(t, who, a.path, a.query, a.offset, a.limit)
 				tabs[who].wait(id, fmt.Sprintf("round %d: %s sees %+v as GET answers", round, who, a), func(w *shown) error {
 					got, want := w.text(), all
-					if first, rows, ok := strings.Cut(want, "\n"); ok && w.status == nil && !w.exact { // there are at least so many
+					// The total is a lower bound.
+					if first, rows, ok := strings.Cut(want, "\n"); ok && w.status == nil && !w.exact {
 						var total int64
 						if _, err := fmt.Sscanf(first, "of %d", &total); err != nil || w.total > total {
 							return fmt.Errorf("at least %d %s: %w", w.total, first, err)
@@ -116,7 +118,8 @@ func shows(want ...string) func(w *shown) error {
 	}
 }
 
-// TestDeltaHasNothingThatIsUnchanged: of a row that changed the cells are told that did, and of rows that moved their order.
+// TestDeltaHasNothingThatIsUnchanged: a delta has only the changed cells of a row, and the order if
+// rows moved.
 func TestDeltaHasNothingThatIsUnchanged(t *testing.T) {
 	w := newWorld(t, "oak", "pine")
 	for i := range 30 {
@@ -167,7 +170,7 @@ func TestDeltaHasNothingThatIsUnchanged(t *testing.T) {
 	})
 }
 
-// TestRightsAreThoseOfNow: what may not be seen any more is not shown any more, and clusters are not named.
+// TestRightsAreThoseOfNow: rows and names of clusters disappear when the right to them ends.
 func TestRightsAreThoseOfNow(t *testing.T) {
 	w := newWorld(t, "oak", "pine")
 	w.put(t, "Running", "oak/shop/a", "oak/team/b", "pine/shop/c", "pine/team/d")
@@ -224,7 +227,8 @@ func TestRightsAreThoseOfNow(t *testing.T) {
 	fleet()
 }
 
-// TestUnknownIsNotEmpty: what cannot be answered is an error, and not a window without rows.
+// TestUnknownIsNotEmpty: a question that cannot be answered gives an error, not a window without
+// rows.
 func TestUnknownIsNotEmpty(t *testing.T) {
 	w := newWorld(t)
 	w.ready.Store(false)
@@ -265,7 +269,7 @@ func TestUnknownIsNotEmpty(t *testing.T) {
 	b.wait(2, "too long a query", code(http.StatusBadRequest))
 }
 
-// TestWindowOfTheAddress: what the address of a socket asks for is answered as any other message, and those that follow have their effect on it.
+// TestWindowOfTheAddress: a message in the address of a socket works like any other message.
 func TestWindowOfTheAddress(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.put(t, "Running", "oak/shop/a", "oak/shop/b")
@@ -280,7 +284,8 @@ func TestWindowOfTheAddress(t *testing.T) {
 	b.wait(7, "it moves", shows("oak/shop/b"))
 }
 
-// TestEqualQuestionsAreAskedOnce, and those of another user by themselves.
+// TestEqualQuestionsAreAskedOnce: equal questions of one user are asked once; those of another user
+// are asked separately.
 func TestEqualQuestionsAreAskedOnce(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.grant("bob", "shop")
@@ -313,7 +318,7 @@ func TestEqualQuestionsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// pipe is a connection whose browser takes a message when the test does.
+// pipe is a connection whose browser accepts a message when the test does.
 type pipe struct {
 	in, out chan []byte
 	closed  chan struct{}
@@ -345,7 +350,8 @@ func (p *pipe) close(_ bool, reason string) {
 	close(p.closed)
 }
 
-// TestSlowBrowserIsToldTheDifference: whatever happened while a browser took nothing is one message.
+// TestSlowBrowserIsToldTheDifference: all changes while a browser reads nothing arrive as one
+// message.
 func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.put(t, "Running", "oak/shop/a", "oak/shop/b")
@@ -399,7 +405,8 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	messages := 0
 	for b.windows[1].text() != want {
 		hear()
-		if messages++; messages > 3 { // one was being written; then what there was when it was taken; and what the store told of since
+		// One message was being written, one has the state when it was taken, and one later changes.
+		if messages++; messages > 3 {
 			t.Fatalf("%d messages, and still %s", messages, b.windows[1].text())
 		}
 		testenv.Eventually(t, "the answer is that of now", testenv.Patience, func() error {
@@ -421,7 +428,7 @@ func TestSlowBrowserIsToldTheDifference(t *testing.T) {
 	<-p.closed
 }
 
-// TestBeats: a page that has no window open still hears something, and so knows that the connection is there.
+// TestBeats: a page without windows gets messages, too, and so knows that the connection lives.
 func TestBeats(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.live.pace.ping = time.Millisecond
@@ -436,7 +443,7 @@ func TestBeats(t *testing.T) {
 	})
 }
 
-// changing is a user whose groups become others.
+// changing is a user whose groups change.
 type changing struct {
 	user.DefaultInfo
 
@@ -445,7 +452,7 @@ type changing struct {
 
 func (c *changing) GetGroups() []string { return c.groups.Load().([]string) }
 
-// TestOtherGroupsConnectAgain: a socket is of the user that the hub takes its session for, and of nobody whom it did before.
+// TestOtherGroupsConnectAgain: a socket ends when the hub sees its user with other groups.
 func TestOtherGroupsConnectAgain(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.live.pace.ping = time.Millisecond
@@ -476,7 +483,7 @@ func TestOtherGroupsConnectAgain(t *testing.T) {
 	}
 }
 
-// TestHostileBrowsers cost what a browser may cost, and no more.
+// TestHostileBrowsers: a hostile browser costs no more than the limits allow.
 func TestHostileBrowsers(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.put(t, "Running", "oak/shop/a")
@@ -551,7 +558,8 @@ func TestHostileBrowsers(t *testing.T) {
 	})
 }
 
-// TestWindowsOfAUserOnSeveralSockets: a hundred windows of one user on several sockets are all kept up to date, and show nothing any more when the right to it is withdrawn.
+// TestWindowsOfAUserOnSeveralSockets: a hundred windows of one user on several sockets are kept up
+// to date, and become empty when the right ends.
 func TestWindowsOfAUserOnSeveralSockets(t *testing.T) {
 	const windows, each = 100, 15
 	w := newWorld(t, "oak", "pine")
@@ -591,7 +599,8 @@ func TestWindowsOfAUserOnSeveralSockets(t *testing.T) {
 	})
 }
 
-// TestClusterLeaves: of a cluster that leaves while windows are open first the state is told, and that what is shown is the last known; then it has no rows, and no window of its own.
+// TestClusterLeaves: open windows first get the state of a leaving cluster, with its last known
+// rows. Then its rows are gone, and a window of the cluster alone is refused.
 func TestClusterLeaves(t *testing.T) {
 	w := newWorld(t, "oak", "pine")
 	w.put(t, "Running", "oak/shop/a", "pine/shop/b")
@@ -643,7 +652,7 @@ func TestClusterLeaves(t *testing.T) {
 	b.wait(1, "what comes later is shown", shows("oak/shop/a", "oak/shop/c"))
 }
 
-// holding is a connection that says when a message begins to be written.
+// holding is a connection that reports when the write of a message begins.
 type holding struct {
 	*pipe
 
@@ -655,11 +664,12 @@ func (h holding) write(ctx context.Context, message []byte) error {
 	return h.pipe.write(ctx, message)
 }
 
-// TestNothingIsToldAfterTheEnd: what changes when a session is over is not told to its browser, although it was about to be.
+// TestNothingIsToldAfterTheEnd: changes after the end of a session are not sent, even if they were
+// due.
 func TestNothingIsToldAfterTheEnd(t *testing.T) {
 	w := newWorld(t, "oak")
 	w.put(t, "Running", "oak/shop/a")
-	for i := range 20 { // what is told next was left to chance
+	for i := range 20 { // the order of messages is random
 		session, over := context.WithCancelCause(request.WithUser(t.Context(), &user.DefaultInfo{Name: "alice"}))
 		who, _ := request.UserFrom(session)
 		a, err := w.live.enter(session, who)

@@ -16,8 +16,9 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// TestWindowsShare: however many windows there are, of however many users, each is asked again in a time that depends on what the user's own take, and half a minute; and whose take
-// long has no more than a share of the time.
+// TestWindowsShare: with any number of windows and users, each window is refreshed within a time
+// that depends on the user's own windows, plus half a minute. A user with slow windows gets no more
+// than the share.
 func TestWindowsShare(t *testing.T) {
 	const fast, slow, settled, during = 10 * time.Millisecond, 300 * time.Millisecond, 10 * time.Minute, 20 * time.Minute
 	type windows struct{ users, fast, slow int }

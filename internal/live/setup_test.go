@@ -33,7 +33,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// world is a fleet of clusters whose pods are in a real store, as the mirror would put them there.
+// world is a fleet of clusters with pods in a real store, as the mirror writes them.
 type world struct {
 	live   *Live
 	search *search.Search
@@ -51,7 +51,7 @@ type world struct {
 
 var podKind = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 
-// The world is what the mirror says.
+// These methods implement the mirror.
 
 func (w *world) Types() []mirror.Type {
 	return mirror.GroupTypes(func(yield func(string, member.API) bool) {
@@ -101,7 +101,7 @@ func (w *world) authorize(ctx context.Context, what authorizationv1.ResourceAttr
 	return apierrors.NewForbidden(schema.GroupResource{Resource: what.Resource}, what.Name, errors.New("not you"))
 }
 
-// grant changes what a user may see.
+// grant sets the namespaces that a user may see.
 func (w *world) grant(who string, namespaces ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +186,7 @@ type serves struct{ search.Live }
 
 func (serves) Serves(schema.GroupVersionResource) presence.Presence { return presence.Absent }
 
-// put writes pods, CLUSTER/NAMESPACE/NAME, in a phase; "": they are deleted.
+// put writes pods, given as CLUSTER/NAMESPACE/NAME, in a phase; "": it deletes them.
 func (w *world) put(t testing.TB, phase string, pods ...string) {
 	t.Helper()
 	var changes []store.Change
@@ -206,7 +206,7 @@ func (w *world) put(t testing.TB, phase string, pods ...string) {
 	}
 }
 
-// shown is a window as a browser has it.
+// shown is the content of a window in a browser.
 type shown struct {
 	offset  int
 	total   int64
@@ -219,7 +219,7 @@ type shown struct {
 	deltas  int
 }
 
-// tab is a browser that does what the messages say.
+// tab is a browser that applies messages.
 type tab struct {
 	t    testing.TB
 	conn *websocket.Conn
@@ -239,7 +239,7 @@ func (w *world) dial(t testing.TB, who string) *tab {
 	return w.dialWith(t, who, "")
 }
 
-// dialWith is dial with a message in the address.
+// dialWith calls dial with a message in the address.
 func (w *world) dialWith(t testing.TB, who, first string) *tab {
 	t.Helper()
 	c, _, err := websocket.Dial(t.Context(), w.server.URL+"/live?"+url.Values{"as": {who}, "open": {first}}.Encode(), &websocket.DialOptions{Subprotocols: []string{Protocol}})
@@ -285,7 +285,7 @@ func (b *tab) open(id int, path, query string, offset, limit int) {
 	b.say(order{Type: "open", ID: id, Path: path, Query: query, Offset: offset, Limit: limit})
 }
 
-// hear does what a message says. A message that does not fit what is known is an error.
+// hear applies a message. A message that does not fit the tab's content is an error.
 func (b *tab) hear(raw []byte) error {
 	b.bytes += len(raw)
 	var m struct {
@@ -362,7 +362,7 @@ func (b *tab) hear(raw []byte) error {
 	return nil
 }
 
-// look calls f with what the tab has of a window, which may be nil.
+// look calls f with the content of a window, which may be nil.
 func (b *tab) look(id int, f func(w *shown) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -372,7 +372,7 @@ func (b *tab) look(id int, f func(w *shown) error) error {
 	return f(b.windows[id])
 }
 
-// wait waits until f has nothing against what the tab has of a window.
+// wait waits until f returns nil for the content of a window.
 func (b *tab) wait(id int, what string, f func(w *shown) error) {
 	b.t.Helper()
 	testenv.Eventually(b.t, what, testenv.Patience, func() error {
@@ -385,7 +385,8 @@ func (b *tab) wait(id int, what string, f func(w *shown) error) {
 	})
 }
 
-// text is what the window shows but for ages: rows with a line each, or the code of the refusal.
+// text returns the content of the window without ages: a line for each row, or the code of the
+// refusal.
 func (w *shown) text() string {
 	if w.status != nil {
 		return fmt.Sprint(w.status["code"])
@@ -404,7 +405,7 @@ func (w *shown) text() string {
 	return out.String()
 }
 
-// get is the same as GET answers.
+// get returns the same content from GET.
 func (w *world) get(t testing.TB, who, path, query string, offset, limit int) string {
 	t.Helper()
 	values, err := url.ParseQuery(query)

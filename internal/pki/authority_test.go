@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAuthority: the newest member signs, all are trusted, and one alone is as it is.
+// TestAuthority: the newest member signs, all are trusted, and a single one is unchanged.
 func TestAuthority(t *testing.T) {
 	older, err := NewAuthority("ca", now)
 	if err != nil {

@@ -146,7 +146,7 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// A successor stays until it is in use, or is not needed any more.
+// TestSuccessors: a successor stays until it is in use, or is no longer needed.
 func TestSuccessors(t *testing.T) {
 	b, next := minted(t), Bundle{}
 	late := now.Add(LeafLifetime - RenewBefore + time.Second)
@@ -166,7 +166,7 @@ func TestSuccessors(t *testing.T) {
 	}
 }
 
-// What an authority signs cannot be prolonged beyond its end, so that it is not tried again and again.
+// TestDue: a certificate that ends with its authority is not renewed again and again.
 func TestDue(t *testing.T) {
 	ca, err := NewAuthority("ca", now)
 	if err != nil {
@@ -224,7 +224,7 @@ func TestEnsureRefuses(t *testing.T) {
 			b := minted(t)
 			ask := c.change(b)
 			before := maps.Clone(b)
-			// Something that could be minted, but must not be when the rest cannot.
+			// A key that could be created, but must not be if the rest fails.
 			ask = append([]Leaf{{Name: "other", Authority: "etcd-ca"}}, ask...)
 			next := Bundle{}
 			changed, err := b.Ensure(next, c.now, authorities, keys, ask)

@@ -17,7 +17,7 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// jobSet has a head and some workers.
+// jobSet returns a JobSet with a head and some workers.
 func jobSet(name string, workers int64) *unstructured.Unstructured {
 	job := func(name string, parallelism int64) any {
 		return map[string]any{"name": name, "template": map[string]any{"spec": map[string]any{
@@ -51,7 +51,8 @@ func TestDecideComponents(t *testing.T) {
 	if got := where(d.Spec); got != "b" || d.Spec.Replicas != nil || d.Spec.ReplicaSchedulingType != "" || d.Outcome.Reason != scheduled {
 		t.Errorf("placed in %q as %q: %s", got, d.Spec.ReplicaSchedulingType, d.Outcome.Message)
 	}
-	// A larger one finds no room, says for what, and looks again; one that is there stays as it grows.
+	// A larger one finds no capacity, names the missing component, and is retried. A placed one
+	// stays as it grows.
 	grown := ofPolicy(jobSet("train", 4), inOneCluster("a", "b"))
 	none := Decide(s, grown, Standing{})
 	if got := where(none.Spec); got != "" || none.Outcome.Status != metav1.ConditionFalse || none.Outcome.Reason != insufficient || none.RetryAfter != capacityLook ||
@@ -62,7 +63,8 @@ func TestDecideComponents(t *testing.T) {
 	if stays := Decide(s, grown, Standing{Binding: b}); where(stays.Spec) != "b" || len(stays.Spec.GracefulEvictionTasks) > 0 || stays.Spec.Components[1].Replicas != 4 {
 		t.Errorf("it moves to %q as it grows: %s", where(stays.Spec), stays.Outcome.Message)
 	}
-	// Divided, it is not said to have nothing to divide, and it waits for the room of clusters that are about to tell.
+	// If the policy divides, there is no message about nothing to divide, and the object waits for
+	// clusters that are about to report capacity.
 	shared := ofPolicy(jobSet("train", 3), sharedIn("a", "b"))
 	if d := Decide(s, shared, Standing{}); len(d.Spec.Clusters) != 1 || d.Outcome.Message != "1 of 2 clusters" {
 		t.Errorf("divided, it is placed in %q: %s", where(d.Spec), d.Outcome.Message)
@@ -71,13 +73,14 @@ func TestDecideComponents(t *testing.T) {
 	if d := Decide(fleet.NewSnapshot(1, unknown), ofPolicy(jobSet("train", 3), inOneCluster("a")), Standing{Young: true}); d.Spec != nil || d.RetryAfter != settlingLook {
 		t.Errorf("it does not wait for the room of a: %+v", d)
 	}
-	// Duplicated it is whole in each, whatever room there is.
+	// If the policy duplicates, each cluster gets the whole object, with any capacity.
 	if d := Decide(s, ofPolicy(jobSet("train", 9), in("a", "b")), Standing{}); where(d.Spec) != "a b" || d.Outcome.Reason != scheduled {
 		t.Errorf("duplicated, it is placed in %q: %s", where(d.Spec), d.Outcome.Message)
 	}
 }
 
-// Components are reserved until all pods of the object are there; of one that grows, what is more.
+// TestReservationsOfComponents: components are reserved until all pods of the object exist. For a
+// growing object only the difference is reserved.
 func TestReservationsOfComponents(t *testing.T) {
 	k := binding.Template{GroupKind: schema.GroupKind{Group: "jobset.x-k8s.io", Kind: "JobSet"}, Namespace: "shop", Name: "train"}
 	l := &ledger{reserved: map[string]int64{}, objects: map[string]int64{}, doubts: map[string]int{}, snapshot: fleet.NewSnapshot(1, fine("a"), fine("b"))}
@@ -125,7 +128,7 @@ func TestReservationsOfComponents(t *testing.T) {
 		t.Errorf("in the end %d are held", len(r.held))
 	}
 
-	// After a restart what runs takes no more room, and what does not run yet takes its own.
+	// After a restart, running pods reserve nothing more, and missing pods reserve their capacity.
 	other := b.DeepCopy()
 	other.UID, other.Name = "other", "other"
 	f = &fakeFleet{pods: map[copyOf]int64{{"binding", "b"}: 6, {"other", "b"}: 0}}
@@ -137,7 +140,8 @@ func TestReservationsOfComponents(t *testing.T) {
 	}
 }
 
-// Many that come at once are each placed whole, and none where the others leave no room for all of it.
+// TestComponentsKeepWithinTheRoom: many objects at once are each placed whole, or not at all if the
+// capacity is used up.
 func TestComponentsKeepWithinTheRoom(t *testing.T) {
 	w := newWorld(t, 3)
 	w.rooms(10)

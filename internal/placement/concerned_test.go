@@ -14,7 +14,7 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Decisions on bindings that place nothing in the cluster that changes.
+// TestConcerned has decisions on bindings that place nothing in the changed cluster.
 func TestConcerned(t *testing.T) {
 	silent := but("a", func(c *fleet.Cluster) { c.Reachable = false })
 	unserved := but("a", func(c *fleet.Cluster) { c.APIs = kinds(presence.Absent) })
@@ -58,7 +58,8 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
-// A decision that was being made while a cluster changed is made again if that concerns it.
+// TestDecisionThatMissedAChange: a decision is made again if a cluster changed meanwhile and the
+// change concerns it.
 func TestDecisionThatMissedAChange(t *testing.T) {
 	ds := newDecisions()
 	seen := ds.seen()

@@ -33,7 +33,8 @@ func but(name string, change func(*fleet.Cluster)) *fleet.Cluster {
 	return c
 }
 
-// template of a Deployment, which a policy claims that places it in some clusters.
+// claimedTemplate returns the Template of a Deployment, with a claim of a policy that has the
+// placement.
 func claimedTemplate(replicas int32, placement policyv1alpha1.Placement) Template {
 	return ofPolicy(workload("Deployment", map[string]any{"replicas": int64(replicas)}), placement)
 }
@@ -70,7 +71,7 @@ func sharedIn(clusters ...string) policyv1alpha1.Placement {
 	return p
 }
 
-// standing is a binding that places: "a=2 b -c=1" as placed says it.
+// standing returns a binding with a placement written as in world.placed: "a=2 b -c=1".
 func standing(kind policyv1alpha1.ReplicaSchedulingType, replicas int32, placement policyv1alpha1.Placement, where string) *workv1alpha2.ResourceBinding {
 	b := &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", UID: "binding", Generation: 1},
@@ -99,8 +100,8 @@ func standing(kind policyv1alpha1.ReplicaSchedulingType, replicas int32, placeme
 	return b
 }
 
-// rescheduled is a binding of which a new placement is asked for at a second, and was made for
-// what was asked for at another; 0: for nothing.
+// rescheduled sets when a new placement was requested, and which request was done, in seconds; 0:
+// none.
 func rescheduled(b *workv1alpha2.ResourceBinding, asked, done int64) *workv1alpha2.ResourceBinding {
 	b.Spec.RescheduleTriggeredAt = new(metav1.Unix(asked, 0))
 	if done > 0 {
@@ -157,7 +158,7 @@ func TestDecide(t *testing.T) {
 		"FirstWhole": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(4, in("a", "b")), want: "a=4 b=4", kind: whole,
 		},
-		// In a single cluster the numbers do not tell whether they are shares.
+		// In a single cluster the numbers do not show whether they are shares.
 		"OneShare": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: claimedTemplate(1, sharedIn("a")), want: "a=1", kind: shares,
 		},
@@ -248,7 +249,7 @@ func TestDecide(t *testing.T) {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: unclaimed,
 			binding: standing(shares, 4, sharedIn("b"), "b=4 -a=2"), want: "b=4 -a=2", kind: shares, reason: workv1alpha2.ReasonPolicyGone,
 		},
-		// A template that is being deleted goes; nothing of it is kept for the sake of a move.
+		// A template that is being deleted is removed; nothing of it waits for a move.
 		"DeletedDoesNotMove": {
 			fleet: []*fleet.Cluster{fine("a"), fine("b")}, template: deleting,
 			binding: standing(whole, 4, in("a"), "a=4"), want: "b=4", kind: whole,
@@ -273,10 +274,10 @@ func TestDecide(t *testing.T) {
 			if d.Spec.Resource.Generation != tc.template.Object.GetGeneration() {
 				t.Errorf("generation %d", d.Spec.Resource.Generation)
 			}
-			// A decision on what was decided changes nothing.
+			// A decision on a decided binding changes nothing.
 			again := &workv1alpha2.ResourceBinding{Spec: *d.Spec}
 			if d.Outcome.Reason == workv1alpha2.ReasonInsufficient {
-				return // what was placed takes room that the snapshot still has
+				return // the placed replicas take capacity that the snapshot still has
 			}
 			if diff := cmp.Diff(d.Spec, Decide(s, tc.template, Standing{Binding: again}).Spec, cmpopts.EquateEmpty()); diff != "" && tc.template.Object.GetDeletionTimestamp() == nil {
 				t.Errorf("the next decision is another (-first +second):\n%s", diff)
@@ -449,7 +450,7 @@ func TestEvictions(t *testing.T) {
 	}
 }
 
-// thousand clusters of a fleet.
+// thousand returns a fleet of a thousand clusters.
 func thousand() *fleet.Snapshot {
 	clusters := make([]*fleet.Cluster, 1000)
 	for i := range clusters {
@@ -465,7 +466,7 @@ func thousand() *fleet.Snapshot {
 	return fleet.NewSnapshot(1, clusters...)
 }
 
-// few selects five clusters of thousand.
+// few returns a placement that selects five clusters of thousand.
 func few() policyv1alpha1.Placement {
 	return policyv1alpha1.Placement{
 		ClusterAffinity: &policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}, MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -475,7 +476,7 @@ func few() policyv1alpha1.Placement {
 	}
 }
 
-// A decision costs what it chooses, not what it rejects.
+// TestDecideAllocates: a decision allocates for the chosen clusters, not for the rejected ones.
 func TestDecideAllocates(t *testing.T) {
 	s, template := thousand(), claimedTemplate(10, few())
 	b := &workv1alpha2.ResourceBinding{Spec: *Decide(s, template, Standing{}).Spec}
@@ -493,7 +494,8 @@ func BenchmarkDecide(b *testing.B) {
 	everywhere := policyv1alpha1.Placement{}
 	everything := few() // every feature is on
 	everything.ClusterAffinities = []policyv1alpha1.ClusterAffinityTerm{
-		{AffinityName: "none", ClusterAffinity: *in("cluster-001", "cluster-003").ClusterAffinity}, // in which it does not fit
+		// The object does not fit there.
+		{AffinityName: "none", ClusterAffinity: *in("cluster-001", "cluster-003").ClusterAffinity},
 		{AffinityName: "few", ClusterAffinity: *few().ClusterAffinity, OverflowAffinities: []policyv1alpha1.OverflowClusterAffinity{
 			{AffinityName: "more", ClusterAffinity: policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "9"}}}},
 		}},

@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// letsInto is a ClusterAccess of the namespaces with the label tenant=NAME.
+// letsInto returns a ClusterAccess for the namespaces with the label tenant=NAME.
 func letsInto(name string, clusters ...string) *policyv1alpha1.ClusterAccess {
 	return &policyv1alpha1.ClusterAccess{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -31,7 +31,7 @@ func letsInto(name string, clusters ...string) *policyv1alpha1.ClusterAccess {
 	}
 }
 
-// fenced is a fleet in which the namespace shop is of the tenant of that name.
+// fenced returns a fleet in which the namespace shop belongs to the tenant of that name.
 func fenced(t *testing.T, s *fleet.Snapshot, accesses ...*policyv1alpha1.ClusterAccess) *fleet.Snapshot {
 	t.Helper()
 	rules := access.NewRules(access.All)
@@ -79,7 +79,7 @@ func TestDecideBehindAFence(t *testing.T) {
 			reason: workv1alpha2.ReasonNoClusterFits, message: "b: ClusterAccess shop lets its namespace into other clusters only",
 			verdicts: map[string]string{scheduler.ReasonFenced: "b c"},
 		},
-		// What stands stays, and says so; nothing of it moves.
+		// Placed replicas stay, with a message; nothing moves.
 		"Closed": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, sharedIn("a", "b")),
 			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2",
@@ -110,7 +110,7 @@ func TestDecideBehindAFence(t *testing.T) {
 		"TolerationWithoutAFence": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", gpu), fine("c")}, template: claimedTemplate(4, tolerating), want: "a=4 b=4 c=4",
 		},
-		// An administrator's tolerations need no grant, but the namespace is not let in.
+		// An administrator's tolerations need no grant. The namespace still needs access.
 		"ClusterPolicy": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", gpu), fine("c")}, accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a", "b")},
 			template: wide, want: "a=4 b=4", verdicts: map[string]string{scheduler.ReasonFenced: "c"},
@@ -154,7 +154,7 @@ func TestDecideBehindAFence(t *testing.T) {
 	}
 }
 
-// fencedVerdicts are the clusters that a fence speaks of, by reason.
+// fencedVerdicts returns the clusters of verdicts about the fence, by reason.
 func fencedVerdicts(d records.Decision) map[string]string {
 	said := map[string]string{}
 	for _, v := range d.Verdicts {
@@ -165,7 +165,7 @@ func fencedVerdicts(d records.Decision) map[string]string {
 	return said
 }
 
-// A fence that follows a cluster's labels concerns what is behind it.
+// TestFenceConcerns: a fence by labels of a cluster concerns the objects behind it.
 func TestFenceConcerns(t *testing.T) {
 	labelled := but("a", func(c *fleet.Cluster) { c.Labels = labels.Set{"env": "prod"} })
 	prod := letsInto("shop")
@@ -191,7 +191,8 @@ func TestFenceConcerns(t *testing.T) {
 	}
 }
 
-// ClusterAccesses and the labels of namespaces are followed, and nothing else is decided again.
+// TestFenceChanges: changes of ClusterAccesses and of labels of namespaces take effect, and no
+// other template is decided again.
 func TestFenceChanges(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.clusters[0], w.clusters[1]
@@ -208,7 +209,7 @@ func TestFenceChanges(t *testing.T) {
 		update(w, namespace, func(n *corev1.Namespace) { change(n.Labels) })
 	}
 	label(func(l map[string]string) { l["tenant"] = w.namespace })
-	// It stays, and says so.
+	// It stays, with a message.
 	w.eventually("the outcome on what stands", func() error {
 		binding := w.waitPlaced("first-deployment", "a=1 b=1", scheduled)
 		if v, _ := w.controller.Outcome(binding.UID); !strings.Contains(v.Message, b+": ClusterAccess "+fence.Name) || !strings.Contains(v.Message, "stays") {
@@ -219,7 +220,7 @@ func TestFenceChanges(t *testing.T) {
 	w.create(deployment("second", 1, nil))
 	w.waitPlaced("second-deployment", "a=1", scheduled)
 
-	// An edit of the ClusterAccess opens what it closed, and only here.
+	// An edit of the ClusterAccess opens the closed cluster, for this namespace only.
 	other := deployment("other", 1, nil)
 	other.Namespace = w.namespace + "-other"
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other.Namespace}})
@@ -245,7 +246,8 @@ func TestFenceChanges(t *testing.T) {
 		t.Errorf("namespaces that are decided on again (-want +got):\n%s", diff)
 	}
 
-	// Without a label it is not selected any more; without a ClusterAccess that selects it, it may use every cluster.
+	// Without the label the ClusterAccess does not select the namespace. Without any ClusterAccess
+	// it may use every cluster.
 	update(w, fence, func(o *policyv1alpha1.ClusterAccess) { o.Spec.ClusterAffinity.ClusterNames = []string{"none"} })
 	w.create(deployment("third", 1, nil))
 	w.waitPlaced("third-deployment", "", workv1alpha2.ReasonNoClusterFits)
@@ -253,7 +255,7 @@ func TestFenceChanges(t *testing.T) {
 	w.waitPlaced("third-deployment", "a=1 b=1", scheduled)
 }
 
-// What cannot be meant is refused.
+// TestClusterAccessIsValidated: invalid ClusterAccesses are refused.
 func TestClusterAccessIsValidated(t *testing.T) {
 	w := newWorld(t, 0)
 	for name, tc := range map[string]struct {
@@ -281,7 +283,7 @@ func TestClusterAccessIsValidated(t *testing.T) {
 	}
 }
 
-// A fence costs a decision nothing for each cluster behind it.
+// TestDecideBehindAFenceAllocates: a decision allocates nothing for each cluster behind a fence.
 func TestDecideBehindAFenceAllocates(t *testing.T) {
 	prod := letsInto("shop")
 	prod.Spec.ClusterAffinity = &policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "7"}}}

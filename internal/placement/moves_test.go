@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/policy"
 )
 
-// places are where the templates of the namespace are, by their names: clusters with replicas.
+// places has the placements of the templates in the namespace by name: clusters with replicas.
 type places map[string]string
 
 func targetsOf(all []workv1alpha2.TargetCluster) string {
@@ -43,7 +43,7 @@ func (w *world) places() places {
 	return all
 }
 
-// moves are what is supposed to move, once that can be said.
+// moves returns the moves of a supposition, as soon as the controller knows enough.
 func (w *world) moves(what Supposition) (told Moves) {
 	w.t.Helper()
 	w.eventually("moves", func() error {
@@ -55,7 +55,8 @@ func (w *world) moves(what Supposition) (told Moves) {
 	return told
 }
 
-// removeOthers removes the bindings that other tests left, of which not every template is known: a question about clusters is about all bindings of the hub.
+// removeOthers removes the bindings that other tests left behind: a supposition about clusters
+// covers all bindings of the hub.
 func (w *world) removeOthers() {
 	w.t.Helper()
 	w.eventually("bindings of other tests are gone", func() error {
@@ -80,7 +81,7 @@ func (w *world) removeOthers() {
 	})
 }
 
-// after is where all would be if what is told came true.
+// after returns the placements that would follow from the predicted moves.
 func (p places) after(told Moves) places {
 	next := maps.Clone(p)
 	for _, m := range told.Moving {
@@ -92,7 +93,7 @@ func (p places) after(told Moves) places {
 	return next
 }
 
-// edit stores the spec of a policy, whose status others write meanwhile.
+// edit stores the spec of a policy while the controller writes its status.
 func (w *world) edit(p *policyv1alpha1.PropagationPolicy, o ...client.UpdateOption) {
 	w.t.Helper()
 	spec := p.Spec.DeepCopy()
@@ -107,7 +108,8 @@ func (w *world) edit(p *policyv1alpha1.PropagationPolicy, o ...client.UpdateOpti
 
 const webs = 8
 
-// held waits until every Deployment of the namespace was decided on by the policy that claims it now, as that is now, and all is where it should be.
+// held waits until every Deployment of the namespace was decided by the present version of its
+// policy, and is placed as wanted.
 func (w *world) held(what string, want places, stored *policyv1alpha1.PropagationPolicy) {
 	w.t.Helper()
 	w.eventually(what, func() error {
@@ -142,7 +144,8 @@ func (w *world) held(what string, want places, stored *policyv1alpha1.Propagatio
 	})
 }
 
-// TestMovesAreWhatMoves: for random policies that are made, edited in where and in what, and deleted, all is then where it was told, and nothing else moved.
+// TestMovesAreWhatMoves: random policies are created, edited and deleted. Each time the predicted
+// moves come true, and nothing else moves.
 func TestMovesAreWhatMoves(t *testing.T) {
 	const seed, rounds = 7, 24
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -161,7 +164,8 @@ func TestMovesAreWhatMoves(t *testing.T) {
 		d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: config.Name}}}}
 		w.create(d)
 	}
-	w.create(w.policy("none", policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "none"}, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"})) // both kinds are watched
+	// Watches both kinds.
+	w.create(w.policy("none", policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "none"}, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}))
 	var stored []*policyv1alpha1.PropagationPolicy
 	told := 0
 	for round := range rounds {
@@ -178,7 +182,8 @@ func TestMovesAreWhatMoves(t *testing.T) {
 			p.Spec.Placement = w.randomPlacement(random)
 			p.Spec.Placement.WorkloadAffinity = nil
 			if s := p.Spec.Placement.ReplicaScheduling; s != nil && (s.WeightPreference != nil || s.ReplicaDivisionPreference == policyv1alpha1.Aggregated) {
-				p.Spec.Placement.ReplicaScheduling = divided(nil) // how much room there is depends on who is decided on first
+				// The capacity depends on the order of decisions.
+				p.Spec.Placement.ReplicaScheduling = divided(nil)
 			}
 		}
 		if made || random.IntN(2) == 0 {
@@ -212,7 +217,8 @@ func TestMovesAreWhatMoves(t *testing.T) {
 	if told < rounds {
 		t.Errorf("only %d moves were told in %d rounds", told, rounds)
 	}
-	// Who has it next is told of a policy that is deleted; of the last of them, that what it placed stays.
+	// The prediction for a deleted policy names the next policy. For the last one, it says that
+	// placements stay.
 	for len(stored) > 0 {
 		p := stored[0]
 		before := w.places()
@@ -234,7 +240,8 @@ func TestMovesAreWhatMoves(t *testing.T) {
 	}
 }
 
-// TestMovesOfClusters: what other labels of a cluster, and one that leaves, move is told, and is what moves.
+// TestMovesOfClusters: the predicted moves of changed labels, and of a cluster that leaves, come
+// true.
 func TestMovesOfClusters(t *testing.T) {
 	w := newWorld(t, 3)
 	w.removeOthers()
@@ -293,7 +300,8 @@ func TestMovesOfClusters(t *testing.T) {
 	}
 }
 
-// TestMovesOfALazyPolicy: what it moves it moves later. What has no time says so, and room is taken by one of those that move after the other.
+// TestMovesOfALazyPolicy: moves of a Lazy policy are marked Later. Without time the result is not
+// exact. Of two moves that need the same capacity, one gets it.
 func TestMovesOfALazyPolicy(t *testing.T) {
 	w := newWorld(t, 2)
 	w.rooms(3)

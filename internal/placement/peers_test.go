@@ -17,7 +17,7 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// inGroup is a binding of a template in some groups.
+// inGroup returns a binding whose template is in groups.
 func inGroup(name string, generation int64, together, apart, where string) *workv1alpha2.ResourceBinding {
 	b := standing("", 0, policyv1alpha1.Placement{}, where)
 	b.Name, b.UID, b.Generation, b.Spec.Resource.Name = name, types.UID(name), generation, name
@@ -98,8 +98,8 @@ func TestGroupsOf(t *testing.T) {
 	}
 }
 
-// Workloads that must not meet do not, however many come at once, and after a restart; one that
-// found no cluster gets the one that another leaves.
+// TestApart: objects of an anti-affinity group never share a cluster, even if many are created at
+// once, and after a restart. An object without a cluster gets the one that another leaves.
 func TestApart(t *testing.T) {
 	w := newWorld(t, 3)
 	p := w.policy("p", deployments())

@@ -59,7 +59,7 @@ func TestOneWrite(t *testing.T) {
 		ready: policyv1alpha1.ReasonReady, claimed: policyv1alpha1.ReasonClaimed, disputed: policyv1alpha1.ReasonUndisputed,
 	})
 
-	// The template's status, and labels nobody asks for, are no reason to write.
+	// The template's status and other labels cause no write.
 	update(w, web, func(d *appsv1.Deployment) { d.Labels = map[string]string{"a": "b"} })
 	web.Status.Replicas = 6
 	if err := w.client.Status().Update(w.ctx, web); err != nil {
@@ -97,7 +97,7 @@ func TestRestartWritesNothing(t *testing.T) {
 	w.waitStatus(p, 10, map[string]string{ready: policyv1alpha1.ReasonReady})
 
 	w.stop()
-	w.change(func(f *fakeFleet) { // at first, nobody has been asked yet
+	w.change(func(f *fakeFleet) { // at first, no cluster was asked yet
 		for _, c := range w.clusters {
 			f.unreachable[c], f.presence[c] = true, presence.Unknown
 		}
@@ -110,7 +110,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		clear(f.unreachable)
 		clear(f.presence)
 	})
-	// When the policy counts one more, everything that came before has been looked at.
+	// When the policy counts one more, all earlier events are handled.
 	w.create(deployment("last", 4, nil))
 	w.waitPlaced("last-deployment", "a=2 b=2", scheduled)
 	w.waitStatus(p, 11, nil)
@@ -122,8 +122,8 @@ func TestRestartWritesNothing(t *testing.T) {
 	}
 }
 
-// A cluster that was fine when the last process ended and was not asked yet gets its share
-// of a new workload; what is placed whole does not wait for it.
+// TestNewWorkloadsWaitForTheFleet: a cluster that was ready in the last process gets its share of a
+// new workload, even if it was not asked yet. A workload that is placed whole does not wait.
 func TestNewWorkloadsWaitForTheFleet(t *testing.T) {
 	w := newWorld(t, 2)
 	w.stop()
@@ -217,7 +217,7 @@ func TestPolicyGoneKeepsPlacement(t *testing.T) {
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(8)) })
 	w.waitPlaced("web-deployment", "a=4 b=4", workv1alpha2.ReasonPolicyGone)
 
-	// Deleting the template still ends the placement, also when nobody looked.
+	// Deleting the template still ends the placement, also while no controller runs.
 	w.stop()
 	w.delete(web)
 	w.start()
@@ -243,7 +243,7 @@ func TestPolicyEdit(t *testing.T) {
 			{TargetCluster: *w.here(), Weight: 1},
 		}})
 	})
-	// What leaves a cluster for others stays until it is available there.
+	// Replicas that move stay in the old cluster until they are available in the new one.
 	b := w.waitPlaced("web-deployment", "a=4 b=2 -a=2 -b=4 -c=6", scheduled)
 	if b.Spec.ReplicaSchedulingType != policyv1alpha1.Divided {
 		t.Errorf("the binding says %s", b.Spec.ReplicaSchedulingType)
@@ -263,7 +263,8 @@ func TestPolicyEdit(t *testing.T) {
 	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
 }
 
-// An edit of a policy that changes no decision writes nothing, and moves nothing.
+// TestPolicyEditThatChangesNothing: an edit of a policy that changes no decision writes nothing,
+// and moves nothing.
 func TestPolicyEditThatChangesNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 10, 10 })
@@ -280,7 +281,7 @@ func TestPolicyEditThatChangesNothing(t *testing.T) {
 	}
 	before := len(w.recorder.of("/resourcebindings"))
 
-	// Were they shared out anew, everything would move to the second cluster.
+	// If they were divided again, everything would move to the second cluster.
 	w.change(func(f *fakeFleet) { f.room[w.clusters[0]], f.room[w.clusters[1]] = 0, 1000 })
 	update(w, p, func(p *policyv1alpha1.PropagationPolicy) {
 		p.Spec.Priority = 7
@@ -340,7 +341,7 @@ func TestFleetChanges(t *testing.T) {
 	w.create(deployment("web", 1, nil))
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 
-	// Unreachable keeps what is there and lets nothing in.
+	// An unreachable cluster keeps its replicas and gets no new ones.
 	w.change(func(f *fakeFleet) { f.unreachable[w.clusters[1]] = true })
 	w.create(deployment("api", 1, nil))
 	b := w.waitPlaced("api-deployment", "a=1", scheduled)
@@ -351,7 +352,8 @@ func TestFleetChanges(t *testing.T) {
 	w.change(func(f *fakeFleet) { clear(f.unreachable) })
 	w.waitPlaced("api-deployment", "a=1 b=1", scheduled)
 
-	// So do taints. Nothing that is created after the controller has seen one is let in.
+	// The same holds for taints. The cluster gets no object that is created after the controller
+	// has seen the taint.
 	tainted := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: w.clusters[0]}}
 	update(w, tainted, func(c *clusterv1alpha1.Cluster) {
 		c.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoExecute}}
@@ -368,20 +370,20 @@ func TestFleetChanges(t *testing.T) {
 	}
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 
-	// A cluster that joins is used. One that no longer serves the kind keeps what it has and
-	// gets nothing new.
+	// A new cluster is used. A cluster that no longer serves the kind keeps its replicas and gets
+	// no new ones.
 	w.change(func(f *fakeFleet) { f.presence[w.clusters[1]] = presence.Absent })
 	w.join("c")
 	w.waitPlaced("web-deployment", "a=1 b=1 c=1", scheduled)
 	w.create(deployment("late", 1, nil))
 	w.waitPlaced("late-deployment", "c=1", scheduled)
 
-	// A cluster that leaves lets go, at once: what leaves with it is not moved.
+	// A cluster that leaves is removed from the placement at once: its replicas do not move.
 	w.delete(tainted)
 	w.waitPlaced("web-deployment", "b=1 c=1", scheduled)
 }
 
-// seen waits until the controller has seen something of a cluster.
+// seen waits until the controller has seen a state of a cluster.
 func (w *world) seen(what string, is func(*fleet.Cluster) bool, cluster string) {
 	w.t.Helper()
 	w.eventually(what, func() error {
@@ -392,7 +394,8 @@ func (w *world) seen(what string, is func(*fleet.Cluster) bool, cluster string) 
 	})
 }
 
-// A cluster that flaps is no reason to decide again on what is placed in it.
+// TestFlapsDecideNothing: an unsteady connection to a cluster causes no new decision on objects in
+// it.
 func TestFlapsDecideNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	w.create(w.policy("p", deployments()))
@@ -400,7 +403,8 @@ func TestFlapsDecideNothing(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 	w.waitPlaced("web-deployment", "a=1 b=1", scheduled)
 	w.settle("web")
-	// What else was due for it, such as a look at its own write, came before this one, and is over when this one is.
+	// Other work for web, such as the event of its own write, was queued earlier. It is done when
+	// this Deployment is placed.
 	w.create(deployment("last", 1, nil))
 	w.waitPlaced("last-deployment", "a=1 b=1", scheduled)
 	w.settle("last")
@@ -409,7 +413,7 @@ func TestFlapsDecideNothing(t *testing.T) {
 		w.change(func(f *fakeFleet) { f.unreachable[w.clusters[1]], f.presence[w.clusters[1]] = true, presence.Unknown })
 		w.change(func(f *fakeFleet) { clear(f.unreachable); clear(f.presence) })
 	}
-	// What comes after the flaps is decided on after them.
+	// Later changes are decided after the flaps.
 	w.join("c")
 	w.waitPlaced("web-deployment", "a=1 b=1 c=1", scheduled)
 	if made := w.records.of("web")[before:]; made[0].Targets[len(made[0].Targets)-1].Cluster != w.clusters[2] {
@@ -417,8 +421,8 @@ func TestFlapsDecideNothing(t *testing.T) {
 	}
 }
 
-// settle waits until the events of a template's own binding are dealt with: a decision was
-// made on the binding as it is written.
+// settle waits until the events of a template's own binding are handled: the last decision is about
+// the stored binding.
 func (w *world) settle(name string) {
 	w.t.Helper()
 	w.eventually("a decision on the binding of "+name, func() error {
@@ -429,8 +433,8 @@ func (w *world) settle(name string) {
 	})
 }
 
-// The last decision knows the Clusters that there were, by UID: one that joins again under a
-// name is another, and is known only after a new decision.
+// TestKnows: the last decision knows the present Clusters by UID. A cluster that joins again under
+// its name is another one, and is known only after a new decision.
 func TestKnows(t *testing.T) {
 	w := newWorld(t, 2)
 	w.create(w.policy("p", deployments()))
@@ -491,7 +495,7 @@ func TestUnknownCluster(t *testing.T) {
 	}
 }
 
-// TestPolicyIsOlderThanItsCluster names a cluster that joins later, and kinds that are in no namespace.
+// TestPolicyIsOlderThanItsCluster names a cluster that joins later, and cluster-scoped kinds.
 func TestPolicyIsOlderThanItsCluster(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.policy("p", deployments())
@@ -561,7 +565,7 @@ func TestDeletingTemplate(t *testing.T) {
 		w.waitPlaced(d.Name+"-deployment", "a=1", scheduled)
 		w.delete(d)
 	}
-	// One waits for its dependents on the hub only; somebody works on the other.
+	// One waits for its dependents on the hub only; a finalizer of another writer holds the other.
 	w.release(w.binding("waiting-deployment"))
 	update(w, busy, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(2)) })
 	w.waitPlaced("busy-deployment", "a=2", scheduled)
@@ -600,7 +604,7 @@ func TestNameTaken(t *testing.T) {
 	w.create(api)
 	w.create(w.policy("p", deployments()))
 	w.waitPlaced("api-deployment", "a=1", scheduled)
-	// Somebody renames the binding's template to one whose own binding has another name.
+	// A user renames the binding's template to one whose own binding has another name.
 	taken := &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-deployment", Namespace: w.namespace},
 		Spec: workv1alpha2.BindingSpec{
@@ -667,7 +671,7 @@ func TestClusterScoped(t *testing.T) {
 		case b.DeletionTimestamp == nil:
 			return errors.New("it is not deleted")
 		}
-		b.Finalizers = nil // nobody applies it here
+		b.Finalizers = nil // apply does not run here
 		return errors.Join(errors.New("it is being deleted"), w.client.Update(w.ctx, b))
 	})
 }
@@ -699,7 +703,8 @@ func TestKindComesLater(t *testing.T) {
 	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
 }
 
-// TestSelectorOfAnotherVersion selects a kind in a version that the hub does not serve: it is placed, counted, and said.
+// TestSelectorOfAnotherVersion selects a kind in a version that the hub does not serve. The objects
+// are placed and counted, and the status says so.
 func TestSelectorOfAnotherVersion(t *testing.T) {
 	w := newWorld(t, 1)
 	group := w.namespace + ".example.org"
@@ -727,7 +732,7 @@ func TestSelectorOfAnotherVersion(t *testing.T) {
 	w.waitStatus(p, 1, map[string]string{ready: policyv1alpha1.ReasonReady, claimed: policyv1alpha1.ReasonClaimed, complete: policyv1alpha1.ReasonKindNotServed},
 		"resourceSelectors[0]: the hub does not serve Gear of "+group+"/v2; it is taken as "+group+"/v1: write that")
 
-	// A version that the hub serves, too, is taken as it is.
+	// A version that the hub serves as well is used unchanged.
 	served := w.policy("served", policyv1alpha1.ResourceSelector{APIVersion: group + "/v1beta1", Kind: "Gear", Name: "g"})
 	w.create(served)
 	w.waitStatus(served, 1, map[string]string{complete: policyv1alpha1.ReasonComplete})

@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/records"
 )
 
-// only selects the test's clusters of some letters.
+// only selects the test's clusters with the letters.
 func (w *world) only(letters ...string) *policyv1alpha1.ClusterAffinity {
 	a := &policyv1alpha1.ClusterAffinity{}
 	for _, letter := range letters {
@@ -28,7 +28,7 @@ func (w *world) only(letters ...string) *policyv1alpha1.ClusterAffinity {
 	return a
 }
 
-// What holds dispatching back is the policy's to say, what holds scheduling back the binding's.
+// TestSuspension: the policy suspends dispatching, the binding suspends scheduling.
 func TestSuspension(t *testing.T) {
 	w := newWorld(t, 2)
 	p := w.policy("p", deployments())
@@ -56,7 +56,8 @@ func TestSuspension(t *testing.T) {
 		return nil
 	})
 	update(w, web, func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32(3)) })
-	w.waitPlaced("web-deployment", "a=3", workv1alpha2.ReasonSuspended) // whole: as many as the template's
+	// Whole: the template's replicas.
+	w.waitPlaced("web-deployment", "a=3", workv1alpha2.ReasonSuspended)
 
 	w.stop()
 	w.start()
@@ -64,7 +65,7 @@ func TestSuspension(t *testing.T) {
 	update(w, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Suspension.Scheduling = nil })
 	w.waitPlaced("web-deployment", "b=3 -a=3", scheduled)
 
-	// Who deletes the policy resumes nothing.
+	// Deleting the policy resumes nothing.
 	w.delete(p)
 	b = w.waitPlaced("web-deployment", "b=3 -a=3", workv1alpha2.ReasonPolicyGone)
 	if !b.Spec.SuspendedOn("pine") {
@@ -72,7 +73,8 @@ func TestSuspension(t *testing.T) {
 	}
 }
 
-// Shares that were given stay while scheduling is suspended, though the template asks for others.
+// TestSuspendedShares: shares stay while scheduling is suspended, even if the template asks for
+// other numbers.
 func TestSuspendedShares(t *testing.T) {
 	w := newWorld(t, 2)
 	p := w.policy("p", deployments())
@@ -97,7 +99,8 @@ func TestSuspendedShares(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=4 b=4", scheduled)
 }
 
-// An edit of a Lazy policy counts for an object when that changes, and a restart is no change.
+// TestLazy: an edit of a Lazy policy takes effect for an object when the object changes. A restart
+// is no change.
 func TestLazy(t *testing.T) {
 	w := newWorld(t, 2)
 	p := w.policy("p", deployments(), policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "Service"})
@@ -124,7 +127,7 @@ func TestLazy(t *testing.T) {
 	w.waitPlaced("web-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
 	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
 	w.waitPlaced("web-service", "a", workv1alpha2.ReasonPolicyWaits)
-	// What the hub writes itself is no change.
+	// Writes by the hub are no change.
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.0.0.1"}}
 	if err := w.client.Status().Update(w.ctx, service); err != nil {
 		t.Fatal(err)
@@ -154,7 +157,7 @@ func TestLazy(t *testing.T) {
 	w.waitPlaced("web-service", "b -a", scheduled)
 	w.waitPlaced("api-deployment", "a=1", workv1alpha2.ReasonPolicyWaits)
 
-	// Another policy, of a higher priority and Lazy as well, waits too; one that is not does not.
+	// Another Lazy policy with a higher priority waits as well; one that is not Lazy does not.
 	higher := w.policy("higher", deployments())
 	higher.Spec.Priority, higher.Spec.ActivationPreference = 1, policyv1alpha1.LazyActivation
 	higher.Spec.Placement.ClusterAffinity = w.only("a", "b")
@@ -179,7 +182,7 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"a": "b"}}
 }
 
-// runs has the status of a binding say that every cluster runs its template as it is now.
+// runs sets the status of a binding to: every cluster runs the present template.
 func (w *world) runs(name string) {
 	w.t.Helper()
 	w.eventually("status of "+name, func() error {
@@ -193,7 +196,7 @@ func (w *world) runs(name string) {
 	})
 }
 
-// uses makes a Deployment refer to config maps.
+// uses makes a Deployment refer to ConfigMaps.
 func uses(d *appsv1.Deployment, names ...string) {
 	c := &d.Spec.Template.Spec.Containers[0]
 	c.EnvFrom = nil
@@ -202,7 +205,8 @@ func uses(d *appsv1.Deployment, names ...string) {
 	}
 }
 
-// What a workload refers to follows it into exactly its clusters, and goes with the last that needs it.
+// TestDependencies: dependencies of a workload are placed in exactly its clusters, and removed with
+// the last workload that needs them.
 func TestDependencies(t *testing.T) {
 	w := newWorld(t, 3)
 	web, api := deployment("web", 1, nil), deployment("api", 1, nil)
@@ -235,7 +239,7 @@ func TestDependencies(t *testing.T) {
 		}
 		w.waitPlaced(name, where, scheduled)
 	}
-	// What comes later follows, too.
+	// Dependencies that are created later are placed, too.
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -259,7 +263,7 @@ func TestDependencies(t *testing.T) {
 	w.waitPlaced("own-configmap", "a", scheduled)
 	w.waitPlaced("data-persistentvolumeclaim", "a", scheduled)
 	update(w, forWeb, func(p *policyv1alpha1.PropagationPolicy) { p.Spec.Placement.ClusterAffinity = w.only("c") })
-	// It needs them where it moves from until it has moved.
+	// The dependencies stay in the old cluster until the move is complete.
 	w.waitPlaced("web-deployment", "c=1 -a=1", scheduled)
 	w.waitPlaced("own-configmap", "a c", scheduled)
 	w.waitPlaced("common-configmap", "a b c", scheduled)
@@ -267,13 +271,14 @@ func TestDependencies(t *testing.T) {
 		t.Errorf("since the restart %v", got)
 	}
 
-	// A policy of its own adds to that, and what it placed stays when it goes.
+	// A policy for the dependency adds clusters. What it placed stays when the policy is deleted.
 	own := w.policy("own", policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "ConfigMap", Name: "common"})
 	own.Spec.Placement.ClusterAffinity = w.only("a")
 	w.create(own)
 	w.waitPlaced("common-configmap", "a b c", scheduled)
 
-	// What is not referred to any more goes when every cluster runs it so, and all of it with the last that did.
+	// A dependency without references is removed when every cluster runs the new template, and
+	// completely with the last reference.
 	update(w, web, func(d *appsv1.Deployment) { uses(d, "common") })
 	w.eventually("the new generation in the binding", func() error {
 		if b := w.binding("web-deployment"); b.Spec.Resource.Generation != 2 {
@@ -298,7 +303,8 @@ func TestDependencies(t *testing.T) {
 	}
 }
 
-// A hub that was down while what needs a template went has the template go, too.
+// TestDependenciesAfterAnOutage: dependencies of a template that was deleted while the hub was down
+// are removed.
 func TestDependenciesAfterAnOutage(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.policy("p", deployments())
@@ -321,8 +327,8 @@ func TestDependenciesAfterAnOutage(t *testing.T) {
 	w.release(w.binding("conf-configmap"))
 }
 
-// Never takes nothing from the policy that placed an object, while that selects it; Always, and
-// saying nothing, does.
+// TestPreemption: Never takes no object from the policy that placed it, while that policy selects
+// it. Always does, and so does the default.
 func TestPreemption(t *testing.T) {
 	w := newWorld(t, 2)
 	first := w.policy("first", deployments())
@@ -336,7 +342,7 @@ func TestPreemption(t *testing.T) {
 	w.create(never)
 	w.waitStatus(never, 0, map[string]string{disputed: policyv1alpha1.ReasonLostClaim}, "is claimed by PropagationPolicy "+w.namespace+"/first")
 	w.waitPlaced("web-deployment", "a=1", scheduled)
-	w.create(deployment("new", 1, nil)) // nobody's yet: the priority decides
+	w.create(deployment("new", 1, nil)) // no policy has it: the priority decides
 	w.waitPlaced("new-deployment", "b=1", scheduled)
 	w.stop()
 	w.start()
@@ -357,8 +363,9 @@ func required(bindings ...*workv1alpha2.ResourceBinding) (all []Need) {
 	return all
 }
 
-// What follows several of which only one still has its policy is that one's: an override of it that is deleted after the policies of
-// the others counts no longer than any other. It has no more right than before.
+// TestFollowTheLiving: a dependency of several templates belongs to the only one that still has its
+// policy. An override that is deleted after the other policies has no effect any more. The
+// dependency gets no more rights than before.
 func TestFollowTheLiving(t *testing.T) {
 	w := newWorld(t, 2)
 	w.create(configMap("conf"))
@@ -395,7 +402,8 @@ func TestFollowTheLiving(t *testing.T) {
 	by("api")
 }
 
-// A cluster into which something only followed does not become its own when its policy goes.
+// TestAttachedLeaves: a cluster that an object is in only as a dependency is not kept when the
+// object's own policy is deleted.
 func TestAttachedLeaves(t *testing.T) {
 	w := newWorld(t, 2)
 	w.create(configMap("conf"))
@@ -416,7 +424,8 @@ func TestAttachedLeaves(t *testing.T) {
 	w.waitPlaced("conf-configmap", "a -b", workv1alpha2.ReasonPolicyGone)
 }
 
-// What follows the bindings of an earlier version, which do not say what they need, stays until they were decided on.
+// TestDependenciesOfAnEarlierVersion: bindings of an earlier version do not list their
+// dependencies. The dependencies stay until these bindings are decided.
 func TestDependenciesOfAnEarlierVersion(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.policy("p", deployments())
@@ -446,8 +455,8 @@ func TestDependenciesOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// What follows several is where any of them is, is held back where all of them are, and waits for
-// the overrides of each.
+// TestFollow: a dependency of several templates is placed where any of them is, is suspended where
+// all of them are, and needs the overrides of each.
 func TestFollow(t *testing.T) {
 	needs := func(name string, change func(*workv1alpha2.BindingSpec), clusters string) *workv1alpha2.ResourceBinding {
 		b := standing(policyv1alpha1.Duplicated, 1, in(), clusters)
@@ -489,14 +498,14 @@ func TestFollow(t *testing.T) {
 	if diff := cmp.Diff([]workv1alpha2.OverrideReference{{Kind: "OverridePolicy", Name: "w"}, {Kind: "OverridePolicy", Name: "x"}}, d.Spec.DependentOverrides); diff != "" {
 		t.Errorf("dependent overrides (-want +got):\n%s", diff)
 	}
-	// What moves out of a cluster needs it there until it has.
+	// A template that moves needs the dependency in the old cluster until the move is complete.
 	moving := needs("moving", func(s *workv1alpha2.BindingSpec) {
 		s.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "a"}}
 	}, "b")
 	if got := where(Decide(s, Template{Object: o, RequiredBy: required(moving)}, Standing{}).Spec); got != "a b" {
 		t.Errorf("placed %q while what needs it moves from a to b", got)
 	}
-	// A cluster that another policy brings has the lesser right of both.
+	// A cluster that another policy adds has the weaker rights of both.
 	whole := needs("whole", func(s *workv1alpha2.BindingSpec) {
 		s.PolicyRef.Kind, s.ConflictResolution = "ClusterPropagationPolicy", policyv1alpha1.ConflictOverwrite
 	}, "a")
@@ -507,7 +516,7 @@ func TestFollow(t *testing.T) {
 	if both.PolicyRef.Kind != "PropagationPolicy" || both.ConflictResolution != policyv1alpha1.ConflictOverwrite {
 		t.Errorf("by the right of %v, %s", both.PolicyRef, both.ConflictResolution)
 	}
-	// When the policies of those are gone, what changed it until then must stay there.
+	// When their policies are gone, the overrides that shaped the copies must stay.
 	for i := range tmpl.RequiredBy {
 		tmpl.RequiredBy[i].Orphaned = true
 	}

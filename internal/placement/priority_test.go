@@ -17,12 +17,12 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// class makes a PriorityClass of the test's own.
+// class creates a PriorityClass of the test.
 func (w *world) class(name string, value int32) *schedulingv1.PriorityClass {
 	return &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + name}, Value: value}
 }
 
-// urgent gives what a policy places the priority of a class of the test's own.
+// urgent sets a PriorityClass of the test in a policy.
 func (w *world) urgent(p *policyv1alpha1.PropagationPolicy, class string) *policyv1alpha1.PropagationPolicy {
 	p.Spec.SchedulePriority = &policyv1alpha1.SchedulePriority{
 		PriorityClassSource: policyv1alpha1.KubePriorityClass, PriorityClassName: w.namespace + "-" + class,
@@ -30,8 +30,9 @@ func (w *world) urgent(p *policyv1alpha1.PropagationPolicy, class string) *polic
 	return p
 }
 
-// The last room is for the most urgent, whichever came first: in a cluster that comes to have room, and for a hub that starts. Each
-// time the decisions are made by priority.
+// TestPriority: the last capacity goes to the highest priority, in any order of creation. This
+// holds for a cluster that gets capacity, and for a hub that starts. All decisions are made by
+// priority.
 func TestPriority(t *testing.T) {
 	const each = 5
 	w := newWorld(t, 1)
@@ -58,7 +59,7 @@ func TestPriority(t *testing.T) {
 			}
 		}
 	}
-	// placed waits until as many are placed, and says how many of each tier.
+	// placed waits until the wanted number of Deployments of each tier is placed.
 	placed := func(want map[string]int) {
 		t.Helper()
 		w.eventually("the most urgent to be placed", func() error {
@@ -74,7 +75,8 @@ func TestPriority(t *testing.T) {
 			return nil
 		})
 	}
-	// sequence waits until all were decided on since a moment, and holds that they were by priority.
+	// sequence waits until all were decided after a moment, and checks that they were decided by
+	// priority.
 	sequence := func(since time.Time) {
 		t.Helper()
 		type made struct {
@@ -125,8 +127,9 @@ func TestPriority(t *testing.T) {
 	sequence(since)
 }
 
-// While a policy's PriorityClass does not exist what is placed stays as it is and follows its template, and what is not waits. What
-// follows others is as urgent as they are.
+// TestPriorityClasses: while a policy's PriorityClass does not exist, placed objects stay and
+// follow their template, and others wait. Dependencies have the priority of the templates that need
+// them.
 func TestPriorityClasses(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.urgent(w.policy("p", deployments()), "class")
@@ -194,7 +197,8 @@ func named(names ...string) (all []binding.Template) {
 	return all
 }
 
-// Who took its turn later waits for all that took theirs earlier and for no other, and for nobody once its own is over.
+// TestTurns: a template waits for all that were dequeued earlier, and for no other. It waits for
+// none once it has passed.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()
@@ -211,7 +215,7 @@ func TestTurns(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		turns.wait(keys[0]) // nobody is before it
+		turns.wait(keys[0]) // none was dequeued earlier
 		if len(order) > 0 {
 			t.Fatalf("%v did not wait", order)
 		}
@@ -229,7 +233,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// What waits for the same is looked at together, in the order in which it came, and once.
+// TestRounds: templates with the same delay are requeued together, in order of arrival, each once.
 func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -255,7 +259,8 @@ func TestRounds(t *testing.T) {
 	})
 }
 
-// Nobody passes a gate before it opens, and then all that waited come together.
+// TestGate: no template passes before the gate opens. Then all waiting templates are requeued in
+// one call.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := false

@@ -20,7 +20,7 @@ import (
 
 const complete = policyv1alpha1.ConditionComplete
 
-// events are the reasons of the Events on an object, in alphabetical order.
+// events returns the reasons of the Events on an object, sorted.
 func (w *world) events(o client.Object) []string {
 	w.t.Helper()
 	var list eventsv1.EventList
@@ -48,7 +48,7 @@ func (w *world) waitEvents(o client.Object, reasons ...string) {
 	})
 }
 
-// labelled is a selector of ConfigMaps that only one test makes.
+// labelled returns a selector of ConfigMaps that only one test creates.
 func (w *world) labelled() policyv1alpha1.ResourceSelector {
 	return policyv1alpha1.ResourceSelector{
 		APIVersion: "v1", Kind: "ConfigMap", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"test": w.namespace}},
@@ -61,7 +61,8 @@ func (w *world) configMap(namespace, name string) *corev1.ConfigMap {
 	}}
 }
 
-// A cluster-wide policy says what of system namespaces it leaves out, once, and how it is placed.
+// TestSkippedInSystemNamespace: a cluster-wide policy reports objects of system namespaces that it
+// skips, once, and how to place them.
 func TestSkippedInSystemNamespace(t *testing.T) {
 	w := newWorld(t, 1)
 	system := "kube-" + w.namespace
@@ -75,12 +76,12 @@ func TestSkippedInSystemNamespace(t *testing.T) {
 		"left out: 1 (ConfigMap "+system+"/hidden)", "name the namespace in the selector")
 	w.waitEvents(p, policyv1alpha1.ReasonSystemNamespace)
 
-	// One more is counted, and is no other news.
+	// One more skipped object is counted, without another Event.
 	later := w.configMap(system, "later")
 	w.create(later)
 	w.waitStatus(p, 1, map[string]string{complete: policyv1alpha1.ReasonSystemNamespace}, "left out: 2")
 
-	// After a restart all of it was said before: the first Event is that of a new policy.
+	// After a restart nothing is reported again: the first Event is that of a new policy.
 	w.stop()
 	w.start()
 	inside := w.clusterPolicy("inside", w.labelled(), policyv1alpha1.ResourceSelector{APIVersion: "example.org/v1", Kind: "Gadget"})
@@ -92,19 +93,19 @@ func TestSkippedInSystemNamespace(t *testing.T) {
 	}
 	w.waitEvents(p, policyv1alpha1.ReasonSystemNamespace)
 
-	// The policy that names the namespace places them, and nothing is left out.
+	// The policy that names the namespace places its objects, and nothing is skipped.
 	w.waitStatus(inside, 2, map[string]string{complete: policyv1alpha1.ReasonKindNotServed}, "Gadget")
 	w.waitStatus(p, 1, map[string]string{complete: policyv1alpha1.ReasonComplete})
 }
 
-// What is left out is counted anew when it goes.
+// TestSkippedObjectGoes: a deleted object is no longer counted as skipped.
 func TestSkippedObjectGoes(t *testing.T) {
 	w := newWorld(t, 1)
 	system := "orrery-" + w.namespace
 	w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: system}})
 	hidden := w.configMap(system, "hidden")
 	w.create(hidden)
-	// Known before the policy is.
+	// The object is known before the policy is.
 	first := w.clusterPolicy("first", w.labelled())
 	w.create(first)
 	w.waitStatus(first, 0, map[string]string{complete: policyv1alpha1.ReasonSystemNamespace})
@@ -116,8 +117,8 @@ func TestSkippedObjectGoes(t *testing.T) {
 	w.waitStatus(second, 0, map[string]string{complete: policyv1alpha1.ReasonComplete})
 }
 
-// What every cluster makes for itself is left out: that is worth a word, and a warning where the
-// policy names it.
+// TestSkippedReservedObject: objects that every cluster creates for itself are skipped. The status
+// says so, and warns if the policy names one.
 func TestSkippedReservedObject(t *testing.T) {
 	w := newWorld(t, 1)
 	w.create(w.configMap(w.namespace, "kube-root-ca.crt"))
@@ -132,8 +133,9 @@ func TestSkippedReservedObject(t *testing.T) {
 	w.waitEvents(all)
 }
 
-// Policies get an Event when they lose a claim, cannot select or name a kind that is not served,
-// and templates when nobody claims them any more; success gets none, a restart none.
+// TestPolicyEvents: policies get an Event when they lose a claim, select nothing, or name a kind
+// that is not served. Templates get one when no policy claims them any more. Success and restarts
+// cause none.
 func TestPolicyEvents(t *testing.T) {
 	w := newWorld(t, 1)
 	w.stop()
@@ -157,7 +159,7 @@ func TestPolicyEvents(t *testing.T) {
 	w.create(unserved)
 	w.waitEvents(unserved, policyv1alpha1.ReasonKindNotServed)
 
-	// The claim of web passes from one policy to another: that is no news of web.
+	// Another policy takes over web: that is no Event of web.
 	w.delete(winner)
 	w.waitPlaced("web-deployment", "a=1", scheduled)
 	w.waitStatus(loser, 1, map[string]string{ready: policyv1alpha1.ReasonReady})
@@ -187,7 +189,7 @@ func TestPolicyEvents(t *testing.T) {
 	}
 }
 
-// A template that goes is not unclaimed.
+// TestNoEventOfDeletedTemplate: a template that is deleted gets no Event Unclaimed.
 func TestNoEventOfDeletedTemplate(t *testing.T) {
 	w := newWorld(t, 1)
 	p := w.policy("p", deployments())
@@ -206,8 +208,8 @@ func TestNoEventOfDeletedTemplate(t *testing.T) {
 	}
 }
 
-// A template that the hub's API server obeys gets an Event that says so, once, and its binding's condition says so as long as it
-// is there.
+// TestActsOnHub: a template that affects the hub's API server gets one Event. Its binding's
+// condition says so as long as the template exists.
 func TestActsOnHub(t *testing.T) {
 	w := newWorld(t, 1)
 	const editors = "editors"

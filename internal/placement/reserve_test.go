@@ -24,7 +24,7 @@ import (
 
 const insufficient = workv1alpha2.ReasonInsufficient
 
-// byRoom is a policy that shares Deployments out by free capacity.
+// byRoom returns a policy that divides Deployments by free capacity.
 func (w *world) byRoom() *policyv1alpha1.PropagationPolicy {
 	p := w.policy("p", deployments())
 	p.Spec.Placement.ReplicaScheduling = divided(&policyv1alpha1.ClusterPreferences{DynamicWeight: policyv1alpha1.DynamicWeightByAvailableReplicas})
@@ -52,8 +52,8 @@ func (w *world) burst(prefix string, n int, replicas int32) {
 	})
 }
 
-// decided waits until every Deployment of a burst was decided on, and returns how many replicas
-// the clusters have of all bindings, by letter, and how many of the burst's are placed nowhere.
+// decided waits until every Deployment of a burst is decided. It returns the replicas of all
+// bindings by the cluster's letter, and how many Deployments of the burst have no cluster.
 func (w *world) decided(prefix string, n int) (placed map[string]int, nowhere int) {
 	w.t.Helper()
 	for i := range n {
@@ -93,7 +93,7 @@ func (w *world) rooms(n int64) {
 	}
 }
 
-// appear has the pods of every binding appear, and take n of the room of each cluster.
+// appear makes the pods of every binding appear. They take n of the capacity of each cluster.
 func (w *world) appear(n int64) {
 	w.t.Helper()
 	bindings := w.all()
@@ -119,8 +119,8 @@ func (w *world) appear(n int64) {
 	}
 }
 
-// Many that come at once do not share the room of one: no cluster is given more than it has room
-// for while none of the pods exist yet.
+// TestBurstKeepsWithinTheRoom: many Deployments at once do not get the same capacity twice. No
+// cluster gets more than fits, although no pods exist yet.
 func TestBurstKeepsWithinTheRoom(t *testing.T) {
 	w := newWorld(t, 3)
 	w.rooms(10)
@@ -131,7 +131,7 @@ func TestBurstKeepsWithinTheRoom(t *testing.T) {
 		t.Errorf("%d are placed nowhere, want 10; the clusters have (-want +got):\n%s", nowhere, diff)
 	}
 
-	// Their pods come, and count once: what becomes free then is free.
+	// The pods appear, and count once: capacity that becomes free is free.
 	w.appear(10)
 	w.change(func(f *fakeFleet) { f.room[w.clusters[1]] = 20 })
 	w.burst("api", 12, 1)
@@ -140,8 +140,8 @@ func TestBurstKeepsWithinTheRoom(t *testing.T) {
 	}
 }
 
-// What is scaled up takes room only for what it has not, and what is placed without regard for
-// room takes some of it as well.
+// TestReservationsAreWhatIsMissing: a scaled-up Deployment reserves only its new replicas. Objects
+// that are placed without regard to capacity reserve capacity, too.
 func TestReservationsAreWhatIsMissing(t *testing.T) {
 	w := newWorld(t, 1)
 	w.rooms(10)
@@ -162,7 +162,8 @@ func TestReservationsAreWhatIsMissing(t *testing.T) {
 	w.waitPlaced("late-deployment", "", insufficient)
 }
 
-// The room of a Deployment that is deleted is free at once, while its copies are still there.
+// TestDeletedFreesItsRoom: the capacity of a deleted Deployment is free at once, while its copies
+// still exist.
 func TestDeletedFreesItsRoom(t *testing.T) {
 	w := newWorld(t, 1)
 	w.rooms(3)
@@ -185,7 +186,8 @@ func TestDeletedFreesItsRoom(t *testing.T) {
 	w.release(b)
 }
 
-// Reservations are not stored: after a restart they follow from the bindings and the copies.
+// TestReservationsAfterARestart: reservations are not stored. After a restart they follow from the
+// bindings and the copies.
 func TestReservationsAfterARestart(t *testing.T) {
 	w := newWorld(t, 2)
 	w.rooms(5)
@@ -202,7 +204,8 @@ func TestReservationsAfterARestart(t *testing.T) {
 	w.waitPlaced("large-deployment", "a=1 b=1", insufficient)
 	w.create(deployment("late", 1, nil))
 	w.waitPlaced("late-deployment", "", insufficient)
-	w.eventually("two writes to bindings after the restart", func() error { // one that is refused counts until it is
+	// A refused write counts at first.
+	w.eventually("two writes to bindings after the restart", func() error {
 		if got := w.recorder.of("/resourcebindings"); len(got) != 2 {
 			return fmt.Errorf("writes: %v", got)
 		}
@@ -210,7 +213,7 @@ func TestReservationsAfterARestart(t *testing.T) {
 	})
 }
 
-// ledger is the rooms of reservations.
+// ledger records the calls of reservations.
 type ledger struct {
 	reserved, objects map[string]int64
 	doubts            map[string]int
@@ -224,7 +227,8 @@ func (l *ledger) Reserve(cluster string, _ *scheduler.Claim, replicas, objects i
 func (l *ledger) Doubt(cluster string, n int) { l.doubts[cluster] += n }
 func (l *ledger) Snapshot() *fleet.Snapshot   { return l.snapshot }
 
-// says is what is reserved: "a=2* b?" for two replicas of one object that is not there yet in a, and doubt about b.
+// says returns the reservations: "a=2* b?" for two replicas in a of one object that is not in a
+// yet, and doubt about b.
 func (l *ledger) says() string {
 	s := ""
 	for _, c := range []string{"a", "b"} {
@@ -323,8 +327,8 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// What an earlier process placed is in doubt until its copies are known; then what is missing is
-// reserved. What is not known after a while is no reason to wait.
+// TestReservationsInDoubt: copies of an earlier process are in doubt until they are known. Then
+// their missing pods are reserved. After a while, unknown copies no longer delay decisions.
 func TestReservationsInDoubt(t *testing.T) {
 	b := standing(policyv1alpha1.Divided, 5, in(), "a=3 b=2")
 	going := standing(policyv1alpha1.Divided, 5, in(), "a=3")

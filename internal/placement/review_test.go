@@ -22,9 +22,10 @@ import (
 	"orrery.dev/orrery/internal/records"
 )
 
-// TestReviewIsTheDecision: for random policies, objects and fleets, what a review says of a policy that is not there yet, or of an edit, is what is decided and
-// recorded once it is. What was placed before goes on moving meanwhile, as each fleet is another than the last: a review is held against its decision where
-// no binding changed between the two, and another edit takes the place of one that cannot be compared.
+// TestReviewIsTheDecision: a review of a new or edited policy predicts the recorded decision, for
+// random policies, objects and fleets. Objects keep moving meanwhile, because each fleet differs
+// from the last. So a review is compared only if no binding changed in between; else another edit
+// is tried.
 func TestReviewIsTheDecision(t *testing.T) {
 	const seed, edits, tries = 14, 2, 12
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -98,13 +99,14 @@ func TestReviewIsTheDecision(t *testing.T) {
 	}
 }
 
-// generations are those of the bindings of a namespace.
+// generations records the generations of bindings in a namespace.
 type generations struct {
 	sync.Mutex
 	known map[types.NamespacedName]int64
 }
 
-// follow has the generations of bindings once the controller has been told of them: whoever subscribes later is told later.
+// follow records the generations of bindings after the controller has handled them: subscribers are
+// called in order.
 func (w *world) follow() *generations {
 	g := &generations{known: map[types.NamespacedName]int64{}}
 	w.controller.bindings.Subscribe(func(before, after *workv1alpha2.ResourceBinding) {
@@ -119,7 +121,8 @@ func (w *world) follow() *generations {
 	return g
 }
 
-// settled are the generations of all bindings but one, once the controller knows each as it is stored.
+// settled waits until the controller knows all bindings except one as stored, and returns their
+// generations.
 func (w *world) settled(g *generations, but string) map[types.NamespacedName]int64 {
 	w.t.Helper()
 	stored := map[types.NamespacedName]int64{}
@@ -143,7 +146,7 @@ func (w *world) settled(g *generations, but string) map[types.NamespacedName]int
 	return stored
 }
 
-// completed is the placement of a policy as the API server completes it, of which nothing is stored.
+// completed returns the placement of a policy with the defaults of the API server, by a dry run.
 func (w *world) completed(p *policyv1alpha1.PropagationPolicy) policyv1alpha1.Placement {
 	w.t.Helper()
 	tried := p.DeepCopy()
@@ -164,7 +167,7 @@ func asTemplate(t *testing.T, d *appsv1.Deployment) *unstructured.Unstructured {
 	return o
 }
 
-// randomPlacement is one of the test's own clusters.
+// randomPlacement returns a random placement in the test's clusters.
 func (w *world) randomPlacement(random *rand.Rand) policyv1alpha1.Placement {
 	p := policyv1alpha1.Placement{ClusterAffinity: w.here()}
 	if random.IntN(3) == 0 {
@@ -191,7 +194,8 @@ func (w *world) randomPlacement(random *rand.Rand) policyv1alpha1.Placement {
 	return p
 }
 
-// TestReviewOfWhatIsNotThere: an object that the hub does not have is placed, too, and a policy that nobody stored stays unknown.
+// TestReviewOfWhatIsNotThere: a review works for an object that the hub does not have, and does not
+// store the policy.
 func TestReviewOfWhatIsNotThere(t *testing.T) {
 	w := newWorld(t, 2)
 	p := w.policy("p", deployments())

@@ -27,7 +27,7 @@ const (
 	bindingRefs  = "  resource: {apiVersion: apps/v1, kind: Deployment, name: web}\n  policyRef: {kind: PropagationPolicy, name: p}\n"
 )
 
-// Bad input is refused with the path of the field; good input that looks alike is not.
+// TestSchema: invalid input is refused with the path of the field; similar valid input is accepted.
 func TestSchema(t *testing.T) {
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -252,7 +252,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// A priority is by a PriorityClass of the hub, which has a name.
+// TestSchedulePriorityNamesAClass: a priority needs the name of a PriorityClass.
 func TestSchedulePriorityNamesAClass(t *testing.T) {
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -285,9 +285,9 @@ func TestSchedulePriorityNamesAClass(t *testing.T) {
 	}
 }
 
-// Fields of Karmada's that are not honoured are refused with a sentence that names them, whoever
-// asks: a client that asks for strictness, as kubectl does, and one that does not, as client-go.
-// Values that are what happens anyway pass.
+// TestKarmadaFields: fields of Karmada that Orrery does not support are refused with a message that
+// names them. This holds for clients with strict validation, such as kubectl, and without, such as
+// client-go. Values that equal the default behaviour are accepted.
 func TestKarmadaFields(t *testing.T) {
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -370,7 +370,8 @@ func TestKarmadaFields(t *testing.T) {
 	}
 }
 
-// Karmada's files work after the group is replaced, or the refusal says what to change.
+// TestKarmadaSamples: Karmada's files work after the group is replaced, or the message says what to
+// change.
 func TestKarmadaSamples(t *testing.T) {
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -435,7 +436,7 @@ spec:
       annotationsOverrider: [{operator: replace, value: {foo: bar}}]
       fieldOverrider: [{fieldPath: /data/db.json, json: [{subPath: /a, operator: replace, value: b}]}]
 `},
-		// As kubectl get -o yaml shows it on Karmada, with the defaults of its webhooks.
+		// As kubectl get -o yaml prints it on Karmada, with the defaults of its webhooks.
 		"Defaulted": {manifest: `
 apiVersion: policy.karmada.io/v1alpha1
 kind: PropagationPolicy
@@ -515,7 +516,8 @@ spec:
 	}
 }
 
-// An object that was stored before a field was refused can still be changed.
+// TestStoredPolicyStaysEditable: an object that was stored before a field was refused can still be
+// changed.
 func TestStoredPolicyStaysEditable(t *testing.T) {
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -537,13 +539,13 @@ func TestStoredPolicyStaysEditable(t *testing.T) {
 	if err := c.Update(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	// The fields that are absent stay absent: what is placed does not move.
+	// Missing fields stay missing: nothing moves.
 	if after := hash(p.Spec.Placement); after != before {
 		t.Errorf("placement %+v", p.Spec.Placement)
 	}
 }
 
-// create creates an object from a manifest, without keeping it.
+// create creates an object from a manifest in a dry run.
 func create(t *testing.T, c client.Client, namespace, manifest string) error {
 	t.Helper()
 	o := &unstructured.Unstructured{}
@@ -558,8 +560,8 @@ func create(t *testing.T, c client.Client, namespace, manifest string) error {
 	return c.Create(t.Context(), o, client.DryRunAll)
 }
 
-// What kubectl get shows of a binding does not contradict itself: Reason is that of the first
-// condition that is not True, and nothing when all is well.
+// TestColumns: the columns of kubectl get for a binding are consistent. Reason comes from the first
+// condition that is not True, and is empty if all are True.
 func TestColumns(t *testing.T) {
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -636,7 +638,7 @@ func TestColumns(t *testing.T) {
 	}
 }
 
-// table returns some columns of what kubectl get prints, by the name of the object.
+// table returns the columns that kubectl get prints, by the name of the object.
 func table(t *testing.T, path string, columns ...string) map[string][]any {
 	t.Helper()
 	server, err := rest.HTTPClientFor(testenv.Config(0))

@@ -55,14 +55,14 @@ func newScheme() *runtime.Scheme {
 	return s
 }
 
-// patience is how long a condition may take to come true on a busy machine.
+// patience is how long a condition may take to become true on a busy machine.
 const patience = 60 * time.Second
 
-// shortRetry replaces, where a test says so, the time until a policy's status is written, or until a
-// workload is tried again that did not fit.
+// shortRetry replaces two delays where a test says so: until a policy's status is written, and
+// until a workload that did not fit is tried again.
 const shortRetry = 200 * time.Millisecond
 
-// world is a hub with a namespace and clusters of one test's own, and the controller.
+// world is a hub with a namespace, clusters of the test, and the controller.
 type world struct {
 	t         *testing.T
 	ctx       context.Context
@@ -72,7 +72,7 @@ type world struct {
 	fleet     *fakeFleet
 
 	controller *Controller
-	// of the controller that starts next
+	// for the next controller that starts
 	reportDelay, capacityRetry time.Duration
 	waitPatience               time.Duration
 	recorder                   *recorder
@@ -92,15 +92,14 @@ func (k *keeper) Decided(d records.Decision) {
 	k.made = append(k.made, d)
 }
 
-// of returns the decisions on a template, in their order.
+// of returns the decisions on a template, in order.
 func (k *keeper) of(name string) []records.Decision {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(k.made), func(d records.Decision) bool { return d.Template.Name != name })
 }
 
-// fakeFleet is a fleet.Source and the copies: it serves every kind in every cluster unless
-// told otherwise.
+// fakeFleet implements fleet.Source and copies. By default it serves every kind in every cluster.
 type fakeFleet struct {
 	mu          sync.Mutex
 	unreachable map[string]bool
@@ -204,7 +203,7 @@ func (f *fakeFleet) Subscribe(s func(cluster string, binding types.UID)) {
 	f.observers = append(f.observers, s)
 }
 
-// change changes what is known of the test's clusters and says so.
+// change changes the state of the test's clusters, and sends the change.
 func (w *world) change(change func(f *fakeFleet)) {
 	f := w.fleet
 	f.mu.Lock()
@@ -223,7 +222,7 @@ func (w *world) change(change func(f *fakeFleet)) {
 
 var installed = sync.OnceValue(func() error { return testenv.InstallCRDs(testenv.Config(0)) })
 
-// newWorld starts the controller with n clusters, NAMESPACE-a, NAMESPACE-b and so on.
+// newWorld starts the controller with n clusters, named NAMESPACE-a, NAMESPACE-b and so on.
 func newWorld(t *testing.T, n int) *world {
 	t.Helper()
 	if err := installed(); err != nil {
@@ -307,7 +306,7 @@ func (w *world) start() {
 	w.t.Cleanup(w.stop)
 }
 
-// create creates an object that ends with the test.
+// create creates an object, which is deleted when the test ends.
 func (w *world) create(o client.Object) {
 	w.t.Helper()
 	if o.GetNamespace() == "" && w.namespaced(o) {
@@ -331,7 +330,7 @@ func (w *world) namespaced(o client.Object) bool {
 	return namespaced
 }
 
-// update changes an object as it is on the hub.
+// update changes the stored object.
 func update[O client.Object](w *world, o O, change func(O)) {
 	w.t.Helper()
 	w.eventually("update of "+o.GetName(), func() error {
@@ -350,7 +349,7 @@ func (w *world) delete(o client.Object) {
 	}
 }
 
-// eventually waits until check has nothing to say.
+// eventually waits until check returns nil.
 func (w *world) eventually(what string, check func() error) {
 	w.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -366,7 +365,7 @@ func (w *world) eventually(what string, check func() error) {
 	}
 }
 
-// deployment of the namespace.
+// deployment returns a Deployment of the namespace.
 func deployment(name string, replicas int32, labels map[string]string) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
@@ -381,7 +380,7 @@ func deployment(name string, replicas int32, labels map[string]string) *appsv1.D
 	}
 }
 
-// here are the test's own clusters.
+// here selects the test's clusters.
 func (w *world) here() *policyv1alpha1.ClusterAffinity {
 	return &policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"test": w.namespace}}}
 }
@@ -411,7 +410,7 @@ func divided(weights *policyv1alpha1.ClusterPreferences) *policyv1alpha1.Replica
 	}
 }
 
-// binding of the namespace; nil when there is none.
+// binding returns the binding with the name; nil if there is none.
 func (w *world) binding(name string) *workv1alpha2.ResourceBinding {
 	w.t.Helper()
 	b := &workv1alpha2.ResourceBinding{}
@@ -425,8 +424,8 @@ func (w *world) binding(name string) *workv1alpha2.ResourceBinding {
 	return b
 }
 
-// placed says where a binding places its template: "a=2 b -c=1" for two replicas in the first
-// cluster, no number in the second, and one that moves out of the third.
+// placed returns the placement of a binding: "a=2 b -c=1" for two replicas in the first cluster, no
+// number in the second, and one replica that moves out of the third.
 func (w *world) placed(b *workv1alpha2.ResourceBinding) string {
 	if b == nil {
 		return "no binding"
@@ -449,7 +448,7 @@ func (w *world) placed(b *workv1alpha2.ResourceBinding) string {
 	return strings.Join(all, " ")
 }
 
-// waitPlaced waits until a binding places its template as it shall, and for the outcome on it.
+// waitPlaced waits for the placement of a binding and the reason of its outcome.
 func (w *world) waitPlaced(name, want, reason string) *workv1alpha2.ResourceBinding {
 	w.t.Helper()
 	var b *workv1alpha2.ResourceBinding
@@ -466,7 +465,7 @@ func (w *world) waitPlaced(name, want, reason string) *workv1alpha2.ResourceBind
 	return b
 }
 
-// release does what apply does when the copies of a binding that is deleted are gone.
+// release removes the finalizer of a deleted binding, as apply does when the copies are gone.
 func (w *world) release(b *workv1alpha2.ResourceBinding) {
 	w.t.Helper()
 	w.eventually("deletion of binding "+b.Name, func() error {
@@ -485,7 +484,7 @@ func (w *world) release(b *workv1alpha2.ResourceBinding) {
 	})
 }
 
-// waitStatus waits until a policy says what it shall.
+// waitStatus waits for the status of a policy.
 func (w *world) waitStatus(p client.Object, claimed int32, reasons map[string]string, parts ...string) policyv1alpha1.PropagationStatus {
 	w.t.Helper()
 	var status policyv1alpha1.PropagationStatus
@@ -515,8 +514,9 @@ func (w *world) waitStatus(p client.Object, claimed int32, reasons map[string]st
 	return status
 }
 
-// recorder notes the requests of the controller that write, but for those that came too late and changed nothing: where the cache is
-// behind, a binding is created once more, which the API server refuses.
+// recorder records the writing requests of the controller, except those that were too late and
+// changed nothing. With a stale cache the controller creates a binding once more, which the API
+// server refuses.
 type recorder struct {
 	mu     sync.Mutex
 	writes []string
@@ -549,7 +549,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// of returns the writes so far whose path has a part.
+// of returns the recorded writes whose path contains part.
 func (r *recorder) of(part string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// named makes a policy; "shop/web" is one of the namespace shop, "web" a cluster-wide one.
+// named returns a policy; "shop/web" is in the namespace shop, "web" is cluster-wide.
 func named(name string, priority int32, selectors ...policyv1alpha1.ResourceSelector) *policyv1alpha1.PropagationPolicy {
 	p := &policyv1alpha1.PropagationPolicy{Spec: policyv1alpha1.PropagationSpec{Priority: priority, ResourceSelectors: selectors}}
 	p.Name = name
@@ -218,7 +218,7 @@ func TestClaims(t *testing.T) {
 				o = web
 			}
 			random := rand.New(rand.NewPCG(1, 2))
-			for range 5 { // whatever the order in which policies become known
+			for range 5 { // in any order of policies
 				random.Shuffle(len(tc.policies), func(i, j int) { tc.policies[i], tc.policies[j] = tc.policies[j], tc.policies[i] })
 				x := NewIndex(tc.policies...)
 				if diff := cmp.Diff(tc.want, claimants(x, o), cmpopts.EquateEmpty()); diff != "" {
@@ -294,7 +294,8 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// TestReserved holds that a policy by kind alone, or by name, claims nothing that is the hub's own or Kubernetes'.
+// TestReserved: a policy by kind alone, or by name, claims no object of the hub or of Kubernetes
+// itself.
 func TestReserved(t *testing.T) {
 	const rbac, registration = "rbac.authorization.k8s.io/v1", "apiregistration.k8s.io/v1"
 	bootstrap := map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}
@@ -384,7 +385,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// BenchmarkClaims: a lookup among 10,000 policies must not look at all of them.
+// BenchmarkClaims: a lookup among 10,000 policies must not check all of them.
 func BenchmarkClaims(b *testing.B) {
 	const policies = 10_000
 	web := object("apps/v1", "Deployment", "shop", "web-5000", map[string]string{"app": "web-5000"})
@@ -412,8 +413,8 @@ func BenchmarkClaims(b *testing.B) {
 	}
 }
 
-// A policy whose preemption is Never takes nothing from the one that places an object; all others
-// come in their order.
+// TestSettle: a policy whose preemption is Never takes nothing from the policy that places an
+// object. All others keep their order.
 func TestSettle(t *testing.T) {
 	claim := func(name string, preemption policyv1alpha1.PreemptionBehavior) Claim {
 		p := &policyv1alpha1.PropagationPolicy{Spec: policyv1alpha1.PropagationSpec{Preemption: preemption}}

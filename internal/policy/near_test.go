@@ -63,7 +63,7 @@ func TestLoses(t *testing.T) {
 	}, why); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	// What is placed by one that selects it still is not taken by one whose preemption is Never.
+	// A policy whose preemption is Never does not take an object that its policy still selects.
 	placed := Settle(NewIndex(never, named("low", 0, deployments())).Claims(web), Kind(""), "low")
 	if got, want := Loses(placed[0], placed[1]), "ClusterPropagationPolicy low placed it first, and this one's preemption is Never"; got != want {
 		t.Errorf("%q, want %q", got, want)

@@ -19,7 +19,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// The process keeps its log open while the log is rotated.
+// TestRotateLog: the process keeps its log open during the rotation.
 func TestRotateLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.log")

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The test binary plays the processes of the plans too; the role says which.
+// The test binary also plays the processes of the plans; the role selects which.
 const (
 	roleVariable = "ORRERY_TEST_ROLE"
 	argVariable  = "ORRERY_TEST_ARG"
@@ -131,13 +131,13 @@ func actor(name, role, arg string, after ...string) Process {
 	}
 }
 
-// gated makes the process ready when the test makes the file.
+// gated returns a process that is ready when the test creates the file.
 func gated(p Process, dir string) Process {
 	p.Ready = &Probe{File: &FileProbe{Path: filepath.Join(dir, p.Name+".ready")}}
 	return p
 }
 
-// run is a supervisor under test and what it said.
+// run is a supervisor under test with its events.
 type run struct {
 	*Supervisor
 	t    *testing.T
@@ -190,7 +190,7 @@ func (r *run) recorded(types ...EventType) []string {
 	return all
 }
 
-// messages of the events of this type.
+// messages returns the messages of the events of this type.
 func (r *run) messages(what EventType) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,7 +242,7 @@ func (r *run) waitLog(name, text string) {
 	})
 }
 
-// patience is how long the tests wait for something that must come.
+// patience is how long the tests wait for something that must happen.
 const patience = 30 * time.Second
 
 func eventually(t *testing.T, what string, condition func() bool) {
@@ -261,7 +261,7 @@ func touch(t *testing.T, path string) {
 	}
 }
 
-// runs says whether the PID is that of a process that has not ended.
+// runs reports whether the PID belongs to a process that has not ended.
 func runs(pid int) bool {
 	_, err := identity(pid)
 	return err == nil

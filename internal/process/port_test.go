@@ -30,8 +30,8 @@ func reserve(t *testing.T, number int) *Port {
 	return p
 }
 
-// TestReservedPort: nobody gets a port while it is reserved, whether the process that it is for
-// listens there or not.
+// TestReservedPort: a reserved port cannot be reserved or used by others, with or without its
+// process listening.
 func TestReservedPort(t *testing.T) {
 	p := reserve(t, 0)
 	where := net.JoinHostPort(loopback, strconv.Itoa(p.Number))
@@ -67,8 +67,7 @@ func TestReservedPort(t *testing.T) {
 	}
 }
 
-// TestPortsAreReservedOnce: whoever draws ports at the same time draws different ones, and none
-// that somebody listens on.
+// TestPortsAreReservedOnce: concurrent callers get different ports, and none that is in use.
 func TestPortsAreReservedOnce(t *testing.T) {
 	const each = 100
 	var mu sync.Mutex
@@ -100,8 +99,8 @@ func TestPortsAreReservedOnce(t *testing.T) {
 	}
 }
 
-// TestPortIsReleased: a port that was kept in a file is reserved again after the end of the process
-// that listened there, or of the one that reserved it; one that somebody else listens on is not.
+// TestPortIsReleased: a stored port can be reserved again after the end of the process that
+// listened there, or that reserved it. A port in use by another process cannot.
 func TestPortIsReleased(t *testing.T) {
 	p, err := ReservePort(loopback, 0)
 	if err != nil {
@@ -127,7 +126,8 @@ func TestPortIsReleased(t *testing.T) {
 	reserve(t, number)
 }
 
-// inAnotherProcess reserves a port in a process that ends then, and returns what it says.
+// inAnotherProcess reserves a port in a process that then ends, and returns the output of the
+// process.
 func inAnotherProcess(t *testing.T, number int) string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -137,7 +137,7 @@ func inAnotherProcess(t *testing.T, number int) string {
 }
 
 // TestReservedPortIsNoConnections: the kernel gives a reserved port to no outgoing connection, even
-// in the range that it takes their ports from.
+// in the range of ports for these.
 func TestReservedPortIsNoConnections(t *testing.T) {
 	l, err := net.Listen("tcp", loopback+":0")
 	if err != nil {
@@ -145,7 +145,7 @@ func TestReservedPortIsNoConnections(t *testing.T) {
 	}
 	defer l.Close()
 	server := &unix.SockaddrInet4{Port: l.Addr().(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
-	// connect has one port to choose from. The socket is closed when the test ends.
+	// connect can choose from one port only. The socket is closed when the test ends.
 	connect := func(from int) error {
 		const ipLocalPortRange = 51 // IP_LOCAL_PORT_RANGE of linux/in.h
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

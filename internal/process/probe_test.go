@@ -88,7 +88,7 @@ func TestExecProbeIsKilledWhenItHangs(t *testing.T) {
 	}
 }
 
-// A file that an earlier run left does not make the process ready.
+// TestFileProbeOfAnEarlierRun: a file from an earlier run does not make the process ready.
 func TestFileProbeOfAnEarlierRun(t *testing.T) {
 	dir := t.TempDir()
 	p := gated(actor("a", rolePolite, ""), dir)

@@ -25,7 +25,7 @@ func TestStartsAndStopsInOrder(t *testing.T) {
 		gated(actor("a", rolePolite, ""), dir),
 	}})
 	for _, name := range []string{"a", "b", "c"} {
-		// A process that has its signal handler stops by itself.
+		// A process with its signal handler stops by itself.
 		r.waitLog(name, "polite")
 		touch(t, filepath.Join(dir, name+".ready"))
 	}
@@ -66,7 +66,7 @@ func TestParallelism(t *testing.T) {
 	for _, name := range []string{"b", "a", "c", "d"} {
 		eventually(t, name+" started", func() bool { return r.status(name).State == StateStarting })
 		if name == "b" {
-			// Both that may start have started, in the order of the plan.
+			// Both processes that may start have started, in the order of the plan.
 			eventually(t, "a started", func() bool { return r.status("a").State == StateStarting })
 		}
 		touch(t, filepath.Join(dir, name+".ready"))
@@ -113,7 +113,7 @@ func TestRespawn(t *testing.T) {
 	}
 }
 
-// Once a process was ready it is respawned for ever, more and more slowly.
+// TestBackoff: once a process was ready it is respawned without limit, with growing delays.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -271,7 +271,7 @@ func TestRunsOnce(t *testing.T) {
 	}
 }
 
-// The promise is 10 seconds for all, however many hang.
+// TestStopsWhatHangs: stopping takes 10 seconds at most, with any number of processes that hang.
 func TestStopsWhatHangs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -329,7 +329,7 @@ func TestGroupDiesWithItsLeader(t *testing.T) {
 	eventually(t, "the child of the killed process has ended", func() bool { return !runs(grandchild) })
 }
 
-// Containers outlive the runtime that started them: its death and its stop.
+// TestKillModeProcess: containers outlive the end and the stop of the runtime that started them.
 func TestKillModeProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -389,8 +389,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// supervise runs the plan in another process and returns that process when it has started the plan, and the PID of
-// each process of the plan.
+// supervise runs the plan in another process. It returns that process after the plan has started,
+// and the PIDs of the plan's processes.
 func supervise(t *testing.T, dir string, plan Plan) (*exec.Cmd, map[string]int) {
 	t.Helper()
 	content, err := yaml.Marshal(plan)
@@ -445,7 +445,7 @@ func TestNoOrphansOfAKilledSupervisor(t *testing.T) {
 	}
 }
 
-// A supervisor is one of the processes of another in `orrery demo`.
+// TestDeathSignalTerm: in `orrery demo` a supervisor is one of the processes of another supervisor.
 func TestDeathSignalTerm(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -478,7 +478,7 @@ func TestKillsLeftovers(t *testing.T) {
 		t.Fatal("the process has ended with its supervisor")
 	}
 
-	// It is found by its pidfile, whatever the plan of the next supervisor.
+	// The leftover is found by its pidfile, with any plan of the next supervisor.
 	r := start(t, dir, Plan{Processes: []Process{actor("a", rolePolite, "")}})
 	r.waitReady()
 	if runs(pids["survivor"]) {

@@ -182,9 +182,9 @@ func redirect(resp *http.Response, base *url.URL, mount string) error {
 	return nil
 }
 
-// isQuick reports whether an API server starts its answer to the request soon: a read that is not a
-// watch, a followed log, a request to a pod or node, or an upgrade. Writes may wait for webhooks,
-// and their outcome must not be guessed.
+// isQuick reports whether an API server starts its answer to the request soon: a GET or HEAD that
+// is no watch, no followed log, no upgrade, and does not go on to a pod or a node. Writes may wait for
+// webhooks, and their outcome must not be guessed.
 func isQuick(r *http.Request, path string) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" {
 		return false

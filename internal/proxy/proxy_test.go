@@ -71,7 +71,7 @@ func (m *fakeMember) Cluster() *clusterv1alpha1.Cluster {
 	return c
 }
 
-// front is a hub that believes everybody to be who, with one cluster, oak.
+// front is a hub with one cluster, oak, on which every client is the user who.
 func front(t *testing.T, m *fakeMember, who user.Info) (*httptest.Server, *Proxy) {
 	t.Helper()
 	p := New(func(name string) (Member, bool) { return m, name == "oak" })
@@ -83,7 +83,7 @@ func front(t *testing.T, m *fakeMember, who user.Info) (*httptest.Server, *Proxy
 	return server, p
 }
 
-// fake is a member that is no Kubernetes.
+// fake returns a member that is not Kubernetes.
 func fake(t *testing.T, path string, handle http.HandlerFunc) *fakeMember {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handle)
@@ -94,7 +94,7 @@ func fake(t *testing.T, path string, handle http.HandlerFunc) *fakeMember {
 	return &fakeMember{config: &rest.Config{Host: server.URL + path, BearerToken: "hub", TLSClientConfig: rest.TLSClientConfig{CAData: ca}}}
 }
 
-// whoami asks the real member who it takes the request to be from.
+// whoami returns the user whom the real member sees.
 func whoami(t *testing.T, server *httptest.Server, headers http.Header) authenticationv1.UserInfo {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/oak/apis/authentication.k8s.io/v1/selfsubjectreviews",
@@ -120,7 +120,8 @@ func whoami(t *testing.T, server *httptest.Server, headers http.Header) authenti
 	return review.Status.UserInfo
 }
 
-// The member sees the caller whom the hub has authenticated, whatever the client says.
+// TestIdentity: the member sees the user whom the hub authenticated, with any headers of the
+// client.
 func TestIdentity(t *testing.T) {
 	member := &fakeMember{config: testenv.Config(0)}
 	wantAlice := authenticationv1.UserInfo{
@@ -164,7 +165,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Names that mean something else in a member, and those that only Orrery gives, do not get there.
+// TestNamesThatAreRefused: names with another meaning in a member, and those reserved by Orrery,
+// are not sent.
 func TestNamesThatAreRefused(t *testing.T) {
 	var asked int
 	m := fake(t, "", func(http.ResponseWriter, *http.Request) { asked++ })
@@ -255,7 +257,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// The member is asked for what the client asked for, to the letter.
+// TestRequestsPassUnchanged: the member gets the request unchanged.
 func TestRequestsPassUnchanged(t *testing.T) {
 	var uri, agent, forwarded, encoding string
 	member := fake(t, "/k8s/c1/", func(_ http.ResponseWriter, r *http.Request) {
@@ -288,8 +290,8 @@ func TestRequestsPassUnchanged(t *testing.T) {
 	}
 }
 
-// A line of a log arrives while the member has the next one still to come, and the member
-// reads the beginning of a body of which the end is still to come.
+// TestBodiesAreStreams: a line of a log arrives before the member writes the next one. The member
+// reads the beginning of a body before the client sends the end.
 func TestBodiesAreStreams(t *testing.T) {
 	more, received := make(chan struct{}), make(chan string)
 	member := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
@@ -341,7 +343,8 @@ func TestBodiesAreStreams(t *testing.T) {
 	}
 }
 
-// Exec and port-forward are upgrades: after the answer, bytes go both ways as they come.
+// TestUpgrades: exec and port-forward are upgrades. After the answer, bytes pass in both directions
+// at once.
 func TestUpgrades(t *testing.T) {
 	var impersonated string
 	member := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
@@ -414,7 +417,8 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
-// TestProfiles: where the hub may act for no user it says so, by names, and sends nothing.
+// TestProfiles: if the agent's profile does not let the hub act for users, the error says so, and
+// nothing is sent.
 func TestProfiles(t *testing.T) {
 	asked := false
 	m := fake(t, "", func(http.ResponseWriter, *http.Request) { asked = true })
@@ -455,7 +459,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// New credentials are used from when the proxy is told that they changed.
+// TestCredentialsOfTheDay: new credentials are used as soon as the proxy has them.
 func TestCredentialsOfTheDay(t *testing.T) {
 	var token string
 	member := fake(t, "", func(_ http.ResponseWriter, r *http.Request) { token = r.Header.Get("Authorization") })
@@ -494,7 +498,7 @@ func bindAdmins(t *testing.T) {
 	})
 }
 
-// kubectl works through the proxy as in the cluster.
+// TestKubectl: kubectl works through the proxy as directly on the cluster.
 func TestKubectl(t *testing.T) {
 	server, _ := front(t, &fakeMember{config: testenv.Config(0)}, admin)
 	namespace := testenv.Namespace(t, testenv.Config(0))
@@ -529,7 +533,7 @@ func TestKubectl(t *testing.T) {
 		}
 	}
 
-	// A watch shows what happens while it is open.
+	// A watch shows events while it is open.
 	watch := kubectl(t.Context(), "", "get", "configmaps", "--watch-only", "-o", "name")
 	out, err := watch.StdoutPipe()
 	if err != nil {
@@ -549,7 +553,7 @@ func TestKubectl(t *testing.T) {
 		line, _ := bufio.NewReader(out).ReadString('\n')
 		seen <- line
 	}()
-	// The watch may begin after the first of them; then it shows a later one.
+	// The watch may start after the first event; then it shows a later one.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for i := 0; ; i++ {
@@ -572,7 +576,7 @@ func TestKubectl(t *testing.T) {
 	}
 }
 
-// TestProxied wants every answer to say that it came through a hub, whatever the member says.
+// TestProxied: every answer says that it came through a hub, whatever headers the member sends.
 func TestProxied(t *testing.T) {
 	reached := fake(t, "", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	for name, m := range map[string]*fakeMember{
@@ -597,7 +601,7 @@ func TestProxied(t *testing.T) {
 	}
 }
 
-// TestHungMember wants a read to end, and what may take long to go on.
+// TestHungMember: a read ends, and a request that may take long continues.
 func TestHungMember(t *testing.T) {
 	release := make(chan struct{})
 	m := fake(t, "", func(w http.ResponseWriter, r *http.Request) {
@@ -644,7 +648,8 @@ func TestHungMember(t *testing.T) {
 	}
 }
 
-// A path that leads out of what a front end serves for the cluster is refused, however it is written.
+// TestDotSegmentsAreRefused: paths that lead out of the cluster's part of a front end are refused,
+// in every spelling.
 func TestDotSegmentsAreRefused(t *testing.T) {
 	var seen []string
 	m := fake(t, "/base/c-1", func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.RequestURI) })
@@ -684,7 +689,8 @@ func TestDotSegmentsAreRefused(t *testing.T) {
 	}
 }
 
-// Clients that follow a redirect stay in the cluster, behind the hub: they would follow it anywhere with their credentials.
+// TestRedirects: redirects stay in the cluster, behind the hub. Clients would follow others with
+// their credentials.
 func TestRedirects(t *testing.T) {
 	for name, c := range map[string]struct {
 		location string // %s is the member's own address

@@ -24,8 +24,9 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// TestUnreachableClusterIsToldAtOnce wants kubectl to print why a cluster is unreachable for whatever it is asked, with and
-// without a cache of discovery, and no answer to ask for a repetition: client-go repeats such requests for a minute.
+// TestUnreachableClusterIsToldAtOnce: kubectl prints why a cluster is unreachable for every
+// command, with and without a cache of discovery. No answer asks for a retry: client-go would
+// repeat such requests for a minute.
 func TestUnreachableClusterIsToldAtOnce(t *testing.T) {
 	const want = `cluster "oak" is unreachable since 2026-01-02T03:04:05Z: no route to host`
 	away := &metav1.Condition{

@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// anything is JSON at random, in which the names that terms ask for are frequent, with space, escapes and brackets in texts.
+// anything returns random JSON with many names that terms use, and with spaces, escapes and
+// brackets in texts.
 func anything(r *rand.Rand, depth int) string {
 	one := func(of ...string) string { return of[r.IntN(len(of))] }
 	space := func() string { return one("", "", "", " ", "\n\t") }
@@ -38,7 +39,7 @@ func anything(r *rand.Rand, depth int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// TestPick: of the fields that are asked for, what is picked has what the whole has.
+// TestPick: the result has the same needed fields as the whole object.
 func TestPick(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -65,7 +66,7 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestPickOfWhatIsNoJSON: it is left to the decoder as it is.
+// TestPickOfWhatIsNoJSON: invalid JSON is returned unchanged for the decoder.
 func TestPickOfWhatIsNoJSON(t *testing.T) {
 	for _, body := range []string{"", "null", "{", `{"status":}`, `{"status":,"spec":1}`, `{"status":{"phase":}}`, `{"status":{"phase":"a}`, `{"status" "a"}`, `{"status":{"phase":"a"}`, `{"status":[1}`} {
 		if got := string(pick([]byte(body), asksFor[Phase])); got != body {
@@ -74,7 +75,7 @@ func TestPickOfWhatIsNoJSON(t *testing.T) {
 	}
 }
 
-// only are the fields of details that a key asks for.
+// only returns the fields of details that a key needs.
 func only(d details, key string) any {
 	switch key {
 	case Node:

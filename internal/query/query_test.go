@@ -112,7 +112,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is understood is said again so that it is understood as the same.
+// FuzzParse: the text of a parsed query parses to the same query.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"kind:Pod phase:Pending cluster:eu-* age<1h image:nginx", `-name:"a \"b\\",c* app!=web label:x=,`, "--x", `"-x" "*"`, "a*b", "label:a", "age>=1d2h", `text:a-b,"c d",ef*`,
@@ -179,7 +179,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestAbsent: what an object does not have neither is nor is not something.
+// TestAbsent: an object without the field matches neither the term nor its negation.
 func TestAbsent(t *testing.T) {
 	for _, text := range []string{"phase:x", "-phase:x", "node:x", "-node:x", "image:x", "-image:x", "restarts:0", "-restarts:0", "is:ready", "-is:ready", "age<1h", "-age<1h"} {
 		q, err := Parse(text)

@@ -11,7 +11,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Keys are handed out by priority and then in the order in which they came, also when the priority of one changes while it waits.
+// TestOrdered: keys are returned by priority and then in order of arrival, also if the priority of
+// a waiting key changes.
 func TestOrdered(t *testing.T) {
 	priorities := map[string]int32{"high": 10, "higher": 20, "low": -5}
 	var taken []string
@@ -37,7 +38,7 @@ func TestOrdered(t *testing.T) {
 	if diff := cmp.Diff(got, taken); diff != "" {
 		t.Errorf("told of (-handed out +told):\n%s", diff)
 	}
-	// What is added while it is worked on is handed out when that is done, and not before.
+	// A key that is added while it is worked on is returned again after that.
 	q.Add("higher")
 	q.Add("d")
 	q.Done("a")
@@ -50,7 +51,8 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// Whatever is added, raised and taken in whichever order, the one that comes out is the first of those that wait.
+// TestOrderedProperties: for random operations, the returned key is always the first of the waiting
+// ones.
 func TestOrderedProperties(t *testing.T) {
 	d := rand.New(rand.NewPCG(1, 2))
 	priorities := map[int]int32{}
@@ -83,7 +85,7 @@ func TestOrderedProperties(t *testing.T) {
 	}
 }
 
-// BenchmarkOrdered is what one key costs that waits among others.
+// BenchmarkOrdered measures the cost of one key among waiting ones.
 func BenchmarkOrdered(b *testing.B) {
 	for _, n := range []int{100, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -21,7 +21,7 @@ type database struct {
 }
 
 // tables checks that a file has the tables of this package. A file without them is foreign,
-// whatever its version says.
+// even if its version fits.
 const tables = `SELECT (SELECT count(*) FROM (SELECT ends FROM decision LIMIT 1)) + (SELECT count(*) FROM (SELECT used FROM word LIMIT 1))
 	+ (SELECT count(*) FROM (SELECT fields FROM result LIMIT 1)) + (SELECT count(*) FROM (SELECT content FROM revision LIMIT 1))
 	+ (SELECT count(*) FROM (SELECT name FROM cluster LIMIT 1))`

@@ -33,7 +33,7 @@ func TestSetSurvives(t *testing.T) {
 	}
 }
 
-// TestSetIsShort holds what the figure of a year rests on.
+// TestSetIsShort checks the sizes on which the estimate for a year is based.
 func TestSetIsShort(t *testing.T) {
 	set := func(in func(int) bool) (s clusterSet) {
 		for i := range 1000 {
@@ -63,7 +63,7 @@ func TestSetIsShort(t *testing.T) {
 	}
 }
 
-// someTexts knows a few clusters and words.
+// someTexts has a few clusters and words.
 type someTexts struct{}
 
 func (someTexts) cluster(id int) (string, error) {
@@ -77,7 +77,7 @@ func (someTexts) word(id uint64) (string, error) {
 	return []string{"", "a", "a\x00b\x00c", "a\x00b\x00c\x00d"}[id%4], nil
 }
 
-// FuzzDecode: whatever is in a body, it is read or refused.
+// FuzzDecode: every body is decoded or refused.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte{format, 0, 0, 1, 3, 0, 1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{format, 3, 9, 0, 1, 3, 0, 1, 1, 1, 2, 0, 0, 0, 1, 5, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0x7f, 1})
@@ -88,7 +88,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestDeflateTogether: what compresses is shared, what it compressed is not; and what was compressed before leaves no trace.
+// TestDeflateTogether: compressors are shared, their output is not, and an output does not depend
+// on earlier input.
 func TestDeflateTogether(t *testing.T) {
 	var workers sync.WaitGroup
 	for worker := range 8 {

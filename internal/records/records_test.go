@@ -25,7 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// start opens the records in a directory and runs them until stop, or the end of the test.
+// start opens the records in a directory and runs them until stop, or until the test ends.
 func start(t testing.TB, dir string, log logr.Logger, change ...func(*Records)) (r *Records, stop func()) {
 	t.Helper()
 	r, err := Open(t.Context(), dir, log)
@@ -65,7 +65,7 @@ func flush(t testing.TB, r *Records) {
 	}
 }
 
-// logged collects what is said.
+// logged returns a logger and its output.
 func logged() (logr.Logger, *strings.Builder) {
 	out := &strings.Builder{}
 	return funcr.New(func(prefix, args string) { fmt.Fprintln(out, prefix, args) }, funcr.Options{}), out
@@ -154,7 +154,7 @@ func TestDecisionSurvives(t *testing.T) {
 	}
 }
 
-// TestDecisionIsKeptInOneOrder: what the caller's maps did to the order of clusters and verdicts is no change.
+// TestDecisionIsKeptInOneOrder: another order of clusters and verdicts is no change.
 func TestDecisionIsKeptInOneOrder(t *testing.T) {
 	r, _ := start(t, t.TempDir(), logr.Discard())
 	r.Decided(decision())
@@ -233,7 +233,7 @@ func TestDecisionsAreTheNewestFirst(t *testing.T) {
 		r.Decided(decision(func(d *Decision) { d.Message = fmt.Sprint(i) }))
 		r.Decided(decision(func(d *Decision) { d.Template.UID, d.Message = "other", fmt.Sprint(i) }))
 	}
-	// Back to what it was once is a change, too.
+	// A return to an earlier decision is a change, too.
 	r.Decided(decision(func(d *Decision) { d.Message = "0" }))
 	flush(t, r)
 	var got []string
@@ -397,7 +397,7 @@ func TestStoppingWritesWhatIsLeft(t *testing.T) {
 	r.Decided(decision())
 	r.Applied(result("a", "east"))
 	stop()
-	r.Applied(result("a", "late")) // nobody listens any more, and nothing breaks
+	r.Applied(result("a", "late")) // nothing runs any more, and nothing breaks
 	if _, err := r.Results(t.Context(), "a"); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("%v after Close, want ErrUnavailable", err)
 	}
@@ -420,7 +420,7 @@ func TestStoppingWritesWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestKilled reads what a process that was killed leaves: the file and its journal as they were.
+// TestKilled reads the file and journal of a killed process.
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	r, _ := start(t, dir, logr.Discard())
@@ -434,7 +434,7 @@ func TestKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A batch that was being written is not there as a whole.
+			// A batch that was being written must be missing completely.
 			content = append(content, make([]byte, 1000*i)...)
 			if err := os.WriteFile(filepath.Join(copied, name), content, 0o600); err != nil {
 				t.Fatal(err)
@@ -461,8 +461,9 @@ func asides(t testing.TB, dir string) []string {
 	return got
 }
 
-// filled writes enough for a file of many pages, and closes it. The journal is folded into the file: two connections that are closed at one moment may leave
-// it, and SQLite would restore from it what a test damages.
+// filled writes a file of many pages, and closes it. The journal is folded into the file: two
+// connections that close at the same moment may leave it, and SQLite would restore from it what a
+// test damages.
 func filled(t testing.TB, dir string) {
 	t.Helper()
 	r, stop := start(t, dir, logr.Discard())
@@ -479,7 +480,7 @@ func fill(r *Records) {
 	r.Decided(decision())
 }
 
-// overwrite writes noise over a part of a file, from and to in percent.
+// overwrite writes noise over a part of a file; from and to are percentages.
 func overwrite(t testing.TB, path string, from, to int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -495,20 +496,21 @@ func overwrite(t testing.TB, path string, from, to int64) {
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(noise)
 	for i := range noise {
-		noise[i] |= 0x80 // no page begins so: SQLite has no checksums, and takes noise that looks like a page for one
+		noise[i] |= 0x80 // no page begins so: SQLite has no checksums
 	}
 	if _, err := f.WriteAt(noise, info.Size()*from/100); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// goesOn asserts that records that were damaged take, keep and return new ones, and have said what happened.
+// goesOn checks that damaged records accept, store and return new ones, and that the log says what
+// happened.
 func goesOn(t *testing.T, r *Records, dir string, said fmt.Stringer) {
 	t.Helper()
 	r.Decided(decision(func(d *Decision) { d.Template.UID = "new" }))
 	r.Applied(result("new", "east"))
 	flush(t, r)
-	// The damage of some pages is found only when they are read; then the new ones are lost as well.
+	// Damage of some pages is found only when they are read. Then the new records are lost as well.
 	for range r.AllResults(t.Context()) {
 	}
 	decisionsOf(t, r, "cart", 0)
@@ -576,7 +578,7 @@ func TestDamagedAtOpen(t *testing.T) {
 	}
 }
 
-// alter runs SQL on a file that nobody has open.
+// alter runs SQL on a file that is not open.
 func alter(t testing.TB, path, script string) {
 	t.Helper()
 	db := connect(t, path)
@@ -586,7 +588,7 @@ func alter(t testing.TB, path, script string) {
 	}
 }
 
-// connect opens a further connection of this process to the file.
+// connect opens another connection of this process to the file.
 func connect(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: "vfs=unix-excl&_txlock=immediate&_pragma=busy_timeout(5000)"}).String())
@@ -626,7 +628,7 @@ func TestDamagedWhileRunning(t *testing.T) {
 			r, _ := start(t, dir, log)
 			fill(r)
 			flush(t, r)
-			// Everything is in the file, and nothing in the journal.
+			// All data is in the file, and none in the journal.
 			if _, err := r.db.Write.ExecContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)"); err != nil {
 				t.Fatal(err)
 			}
@@ -657,7 +659,7 @@ func TestDamagedWhileRunning(t *testing.T) {
 	})
 }
 
-// flushEmpty has the writer look at the file as it is.
+// flushEmpty makes the writer check the file as it is.
 func flushEmpty(t testing.TB, r *Records) {
 	t.Helper()
 	r.ForgetBinding("none")
@@ -690,7 +692,8 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
-// TestMigration leads a file of schema 1, with all that it can hold, to the schema of this version and one further.
+// TestMigration migrates a file of schema 1, with everything that it can hold, to the present
+// schema and one further.
 func TestMigration(t *testing.T) {
 	dir := t.TempDir()
 	old, err := open(t.Context(), dir, logr.Discard(), schema[:1])
@@ -760,7 +763,7 @@ func TestSecondProcess(t *testing.T) {
 	}
 }
 
-// inBubble runs a test whose time is a synctest bubble's.
+// inBubble runs a test with the time of a synctest bubble.
 func inBubble(t *testing.T, f func(t *testing.T, dir string)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -803,7 +806,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// TestNoFileAtOpen: what cannot be opened now stops nobody and is opened later.
+// TestNoFileAtOpen: a file that cannot be opened now is no error, and is opened later.
 func TestNoFileAtOpen(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string) {
 		path := filepath.Join(dir, "records.db")
@@ -838,8 +841,8 @@ func TestNoFileAtOpen(t *testing.T) {
 	})
 }
 
-// TestLocked: while somebody holds the database nobody waits, results are the last ones, and of the decisions the
-// oldest are dropped when they become too many.
+// TestLocked: while another process locks the database, callers do not wait. Afterwards the last
+// results are stored, and the oldest decisions are dropped if there were too many.
 func TestLocked(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string) {
 		log, said := logged()
@@ -893,7 +896,7 @@ func TestLocked(t *testing.T) {
 	})
 }
 
-// TestFlushEndsWithItsContext says why.
+// TestFlushEndsWithItsContext: the error says why nothing is written.
 func TestFlushEndsWithItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, dir string) {
 		if err := os.Mkdir(filepath.Join(dir, "records.db"), 0o700); err != nil {
@@ -975,14 +978,14 @@ func TestTooManyDecisionsGo(t *testing.T) {
 	})
 }
 
-// A year of decisions is to fit keepBytes: templates × perYear of them.
+// A year of decisions must fit keepBytes: templates × perYear decisions.
 const (
 	templates = 5000
 	perYear   = 365 // how often the decision on one template changes
 )
 
-// scattered is a decision of the kind that takes most: 20 of 1,000 clusters are chosen, and three filters reject the
-// others in no order.
+// scattered returns a decision of the largest kind: 20 of 1,000 clusters are chosen, and three
+// filters reject the others in random order.
 func scattered(random *rand.Rand, template, n int) Decision {
 	return decision(func(d *Decision) {
 		uid := fmt.Sprintf("1b4e28ba-2fa1-11d2-883f-%012d", template)
@@ -1009,7 +1012,7 @@ func scattered(random *rand.Rand, template, n int) Decision {
 	})
 }
 
-// TestYearFits measures the file: bytes on disk for each decision, everything included.
+// TestYearFits measures the bytes on disk for each decision, with all overhead.
 func TestYearFits(t *testing.T) {
 	dir := t.TempDir()
 	r, stop := start(t, dir, logr.Discard())

@@ -49,7 +49,7 @@ func workloadOf(t *testing.T, o any) *workload {
 	return w
 }
 
-// rev is a revision of the Deployment with one of its images.
+// rev returns a revision of the Deployment with the image.
 func rev(t *testing.T, number int64, image string) revision {
 	t.Helper()
 	template := podTemplate(image)
@@ -60,7 +60,7 @@ func rev(t *testing.T, number int64, image string) revision {
 	return revision{number: number, hash: hashOf("web-uid", b), template: b, created: time.Unix(number, 0).UTC()}
 }
 
-// onHub are revisions as the hub has them.
+// onHub returns the objects of revisions on the hub.
 func onHub(t *testing.T, w *workload, revisions ...revision) []object {
 	t.Helper()
 	var objects []object
@@ -78,7 +78,7 @@ func onHub(t *testing.T, w *workload, revisions ...revision) []object {
 	return objects
 }
 
-// image is the one in a revision's template.
+// image returns the image in a revision's template.
 func image(t *testing.T, r revision) string {
 	t.Helper()
 	var template corev1.PodTemplateSpec
@@ -232,7 +232,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// What is recorded is read back as it was, or every look would write it again.
+// TestRecordHoldsARevision: a record is read back unchanged. Otherwise each reconciliation would
+// write it again.
 func TestRecordHoldsARevision(t *testing.T) {
 	r := rev(t, 3, "a<b>")
 	r.annotations = map[string]string{causeAnnotation: "because", "team": "shop"}

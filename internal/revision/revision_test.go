@@ -38,7 +38,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// deadline is how long anything may take on a busy machine that should take a moment.
+// deadline is how long anything may take on a busy machine.
 const deadline = 30 * time.Second
 
 func TestMain(m *testing.M) {
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	testenv.Main(m, 1)
 }
 
-// failing are records that fail while the test says so.
+// failing are records that fail while the test wants it.
 type failing struct {
 	records.RevisionKeeper
 
@@ -69,7 +69,7 @@ func (f *failing) Revisions(ctx context.Context, template types.UID) ([]records.
 	return all, cmp.Or(f.fail(), err)
 }
 
-// world is a hub with the rooms that revisions need, and a user's clients.
+// world is a hub with the packages that revision needs, and a user's clients.
 type world struct {
 	t       *testing.T
 	ns      string
@@ -108,7 +108,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// writes are the requests that changed something, as METHOD PATH.
+// writes are the requests that write, as METHOD PATH.
 type writes struct {
 	mu  sync.Mutex
 	all []string
@@ -120,14 +120,14 @@ func (w *writes) forget() {
 	w.all = nil
 }
 
-// of are the writes to objects whose names begin so.
+// of returns the writes to objects whose names begin with name.
 func (w *writes) of(name string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(w.all), func(r string) bool { return !strings.Contains(r, "/"+name) })
 }
 
-// recording remembers writes.
+// recording records writes.
 type recording struct {
 	next   http.RoundTripper
 	writes *writes
@@ -142,7 +142,7 @@ func (c recording) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// start runs the rooms, as orrery server does.
+// start runs the packages, as orrery server does.
 func (w *world) start() {
 	w.t.Helper()
 	cfg := testenv.Config(0)
@@ -211,7 +211,7 @@ func edit[T client.Object](w *world, o T, change func(T)) {
 	w.must(w.hub.Patch(w.t.Context(), o, patch))
 }
 
-// says makes a Deployment say of itself what the status room would.
+// says sets the status of a Deployment as package status would.
 func (w *world) says(d *appsv1.Deployment, available corev1.ConditionStatus, replicas, updated, ready int32) {
 	w.t.Helper()
 	w.must(w.hub.Get(w.t.Context(), client.ObjectKeyFromObject(d), d))
@@ -223,8 +223,9 @@ func (w *world) says(d *appsv1.Deployment, available corev1.ConditionStatus, rep
 	w.must(w.hub.Status().Patch(w.t.Context(), d, patch))
 }
 
-// numbered waits until a Deployment carries this number. It is an annotation, and each change of a Deployment's annotations makes
-// a new generation: what w.says has said before is of an older one.
+// numbered waits until a Deployment has this number. It is an annotation, and each change of a
+// Deployment's annotations makes a new generation. So the status from w.says is then about an older
+// generation.
 func (w *world) numbered(d *appsv1.Deployment, number string) {
 	w.t.Helper()
 	w.eventually("the Deployment has its number", func() error {
@@ -259,8 +260,7 @@ func (w *world) recorded(o client.Object, numbers ...int64) {
 	})
 }
 
-// history waits until `kubectl rollout history` shows these revisions, given as number and
-// image.
+// history waits until `kubectl rollout history` shows these revisions, given as number and image.
 func (w *world) history(o client.Object, want ...string) {
 	w.t.Helper()
 	gvk, err := w.hub.GroupVersionKindFor(o)
@@ -293,7 +293,7 @@ func (w *world) history(o client.Object, want ...string) {
 	})
 }
 
-// undo is `kubectl rollout undo --to-revision`; 0 is the one before.
+// undo runs `kubectl rollout undo --to-revision`; 0 is the previous revision.
 func (w *world) undo(o client.Object, to int64) string {
 	w.t.Helper()
 	gvk, err := w.hub.GroupVersionKindFor(o)
@@ -306,7 +306,7 @@ func (w *world) undo(o client.Object, to int64) string {
 	return said
 }
 
-// helmIsReady asks Helm whether its --wait is over.
+// helmIsReady reports whether Helm's --wait would end.
 func (w *world) helmIsReady(d *appsv1.Deployment) bool {
 	w.t.Helper()
 	var said []string
@@ -330,12 +330,13 @@ func (w *world) deployment(name string, labels map[string]string) *appsv1.Deploy
 	}
 }
 
-// Helm 3 waits for the ReplicaSet with a Deployment's pod template, and for its ready replicas.
+// TestHelmWaits: Helm 3 waits for the ReplicaSet with a Deployment's pod template, and for its
+// ready replicas.
 func TestHelmWaits(t *testing.T) {
 	w := newWorld(t)
 	d := w.deployment("web", map[string]string{"app.kubernetes.io/managed-by": "Helm"})
 	w.place(d)
-	// current waits until the ReplicaSet of the Deployment's template is as it should.
+	// current waits until check accepts the ReplicaSet of the Deployment's template.
 	current := func(what string, check func(rs *appsv1.ReplicaSet) bool) {
 		t.Helper()
 		w.eventually(what, func() error {
@@ -385,7 +386,7 @@ func TestHelmWaits(t *testing.T) {
 	}
 }
 
-// A Deployment that nobody rolled out twice costs the hub nothing.
+// TestHistoryFromTheSecondRevisionOn: a Deployment with one revision has no objects on the hub.
 func TestHistoryFromTheSecondRevisionOn(t *testing.T) {
 	w := newWorld(t)
 	d := w.deployment("web", nil) // without annotations, where kubectl cannot replace them
@@ -422,7 +423,7 @@ func TestHistoryFromTheSecondRevisionOn(t *testing.T) {
 	}
 }
 
-// Undoing a rollout brings the old pod template back, under a new number.
+// TestUndo: undoing a rollout restores the old pod template under a new number.
 func TestUndo(t *testing.T) {
 	w := newWorld(t)
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
@@ -466,7 +467,7 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// Without its records a hub has the history that it had, and a restart changes nothing.
+// TestRecordsAreLost: without its records a hub keeps its history, and a restart changes nothing.
 func TestRecordsAreLost(t *testing.T) {
 	w := newWorld(t)
 	d := w.deployment("web", nil)
@@ -489,7 +490,7 @@ func TestRecordsAreLost(t *testing.T) {
 	w.writes.forget()
 	w.start()
 	w.recorded(d, 1, 2)
-	// What is placed after the restart is looked at after the rest.
+	// Objects that are placed after the restart are handled after the others.
 	last := w.deployment("last", map[string]string{"app.kubernetes.io/managed-by": "Helm"})
 	w.place(last)
 	w.eventually("another is looked at", func() error {
@@ -505,7 +506,7 @@ func TestRecordsAreLost(t *testing.T) {
 		t.Errorf("writes to the hub after a restart: %v", all)
 	}
 
-	// Records that cannot be read keep nobody from rolling out.
+	// Unreadable records block no rollout.
 	full := errors.New("disk full")
 	w.records.failure.Store(&full)
 	edit(w, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "c" })
@@ -514,7 +515,7 @@ func TestRecordsAreLost(t *testing.T) {
 	w.recorded(d, 1, 2, 3)
 }
 
-// What is not placed has no history here.
+// TestUnplaced: a workload that is not placed has no history.
 func TestUnplaced(t *testing.T) {
 	w := newWorld(t)
 	d := w.deployment("web", map[string]string{"app.kubernetes.io/managed-by": "Helm"})
@@ -532,8 +533,8 @@ func TestUnplaced(t *testing.T) {
 	}
 }
 
-// A workload that is deleted with propagation Orphan leaves no history on the hub, where the garbage collector leaves its dependents. The
-// test does what the collector does.
+// TestOrphanedHistoryGoes: a workload that is deleted with propagation Orphan leaves no history on
+// the hub, although the garbage collector leaves its dependents. The test acts as the collector.
 func TestOrphanedHistoryGoes(t *testing.T) {
 	w := newWorld(t)
 	d := w.deployment("web", nil)

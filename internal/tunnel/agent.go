@@ -509,7 +509,7 @@ func (a *Agent) introduce(ws *websocket.Conn) error {
 func (a *Agent) serve(ctx context.Context, s *spare, destination string) {
 	dial, ok := a.Destinations[destination]
 	if !ok {
-		_ = s.say(Word{Refused: fmt.Sprintf("the agent does not dial %q", destination)}) // it is closed anyway
+		_ = s.say(Word{Refused: fmt.Sprintf("the agent does not dial %q", destination)}) // closed anyway
 		return
 	}
 	dctx, cancel := context.WithTimeout(ctx, a.Timing.Dial)

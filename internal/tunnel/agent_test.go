@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestWanted: an agent keeps as many spares as were taken within a second, and two, up to the most.
+// TestWanted: an agent keeps two spares and as many as were used within a second, up to the
+// maximum.
 func TestWanted(t *testing.T) {
 	at := func(seconds ...float64) []time.Time {
 		takes := make([]time.Time, 0, len(seconds))
@@ -33,7 +34,7 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestPause: pauses grow to the longest, and no two agents wait alike.
+// TestPause: pauses grow to the maximum, and agents wait for different times.
 func TestPause(t *testing.T) {
 	timing := DefaultTiming()
 	for failures := 1; failures < 100; failures++ {
@@ -52,7 +53,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestPauseWhileNobodyAnswers: whoever waits for a hub that is started anew does not wait much longer for the agents.
+// TestPauseWhileNobodyAnswers: agents are back soon after a hub that restarts.
 func TestPauseWhileNobodyAnswers(t *testing.T) {
 	timing := DefaultTiming()
 	for failures := 1; failures < 100; failures++ {

@@ -18,7 +18,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// TestAddresses: an agent finds the hub at an IPv6 address, and at a name that a balancer tells from others by SNI alone.
+// TestAddresses: an agent reaches the hub at an IPv6 address, and at a name that a load balancer
+// recognizes by SNI only.
 func TestAddresses(t *testing.T) {
 	for name, c := range map[string]struct {
 		listen, host string
@@ -42,7 +43,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// balancer ends TLS in front of a hub, for several hosts: who does not name the right one gets the certificate of another.
+// balancer ends TLS in front of a hub, for several hosts. A client that does not send the right
+// name gets the certificate of another host.
 type balancer struct {
 	url string
 	ca  []byte

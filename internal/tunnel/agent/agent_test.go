@@ -29,7 +29,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// TestTwoReplicas: one enrols, both connect with one certificate, and when the one that has the Lease is lost the other goes on.
+// TestTwoReplicas: one agent enrols, and both connect with one certificate. When the agent with the
+// Lease is lost, the other one takes over.
 func TestTwoReplicas(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))
@@ -63,7 +64,8 @@ func TestTwoReplicas(t *testing.T) {
 	h.reaches()
 }
 
-// TestLostLease: an agent that loses the Lease to another, though it runs, reports no more, and keeps its tunnel; who takes it does.
+// TestLostLease: an agent that loses the Lease while it runs sends no more reports, and keeps its
+// tunnel. The new holder reports.
 func TestLostLease(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))
@@ -75,7 +77,8 @@ func TestLostLease(t *testing.T) {
 	h.reports = nil
 	h.mu.Unlock()
 	h.awaitReplicas(1)
-	// The thief renews nothing, and its clock is of no matter: the agent takes the Lease after it has seen it unchanged.
+	// The other holder does not renew, and its clock does not matter: the agent takes the Lease
+	// after it was unchanged for its duration.
 	h.reaches()
 	lease := oak.Object(t, "coordination.k8s.io/v1", "Lease", tunnel.Namespace, agent.Name)
 	if spec, _ := lease.Object["spec"].(map[string]any); spec["holderIdentity"] != "a" {
@@ -83,7 +86,7 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-// TestRejoin: with a new token the agents make a new key, and the old certificate is of no use any more.
+// TestRejoin: with a new token the agents create a new key, and the old certificate is invalid.
 func TestRejoin(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))
@@ -102,7 +105,7 @@ func TestRejoin(t *testing.T) {
 	h.awaitReplicas(1)
 }
 
-// TestRenewal: a certificate is renewed after a third of its life, with the same key.
+// TestRenewal: a certificate is renewed after a third of its lifetime, with the same key.
 func TestRenewal(t *testing.T) {
 	h := newHub(t)
 	h.life = 10 * time.Second // and a minute of it is over already
@@ -123,7 +126,8 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestSmallerProfile: what a manifest gave and the next one does not give is taken away.
+// TestSmallerProfile: rights that an earlier manifest gave, and the present one does not, are
+// removed.
 func TestSmallerProfile(t *testing.T) {
 	h := newHub(t)
 	for _, ns := range []string{"shop", "bank"} {
@@ -156,7 +160,8 @@ func TestSmallerProfile(t *testing.T) {
 	has("Mirror", "list", "pods", "shop", true)
 }
 
-// TestProxy: the hub is reached through a proxy that demands CONNECT, and through one that ends TLS; neither learns a token.
+// TestProxy: agents reach the hub through a proxy with CONNECT, and through one that ends TLS.
+// Neither proxy sees a token.
 func TestProxy(t *testing.T) {
 	t.Run("CONNECT", func(t *testing.T) {
 		h := newHub(t)
@@ -237,7 +242,8 @@ func TestProxy(t *testing.T) {
 	})
 }
 
-// TestWrongAuthority: who has no certificate of the authority in the manifest is told nothing, however often the agent tries.
+// TestWrongAuthority: a server without a certificate of the manifest's authority learns nothing,
+// however often the agent tries.
 func TestWrongAuthority(t *testing.T) {
 	h := newHub(t)
 	hellos := make(chan struct{})
@@ -275,7 +281,7 @@ func TestWrongAuthority(t *testing.T) {
 	}
 }
 
-// TestKubeconfig: what a kubeconfig may not be is refused by name.
+// TestKubeconfig: unsupported fields of a kubeconfig are refused with a message that names them.
 func TestKubeconfig(t *testing.T) {
 	ca := authorities(t, oak.DirectConfig())
 	good := func() clientcmdapi.Config {
@@ -318,7 +324,7 @@ func TestKubeconfig(t *testing.T) {
 	}
 }
 
-// TestHealth: a process serves its probes.
+// TestHealth: a process serves its health endpoints.
 func TestHealth(t *testing.T) {
 	h := newHub(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -356,7 +362,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// TestSilent: an agent ends when it has had no connection for too long, so that it is started anew.
+// TestSilent: an agent without a connection for too long ends, so that it is restarted.
 func TestSilent(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))

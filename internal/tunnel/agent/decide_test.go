@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestJudge: a Lease is taken when it is nobody's, or when it was seen not to change for its whole duration, whatever its times say.
+// TestJudge: a Lease is taken if it has no holder, or if it was unchanged for its whole duration.
+// The times in it do not matter.
 func TestJudge(t *testing.T) {
 	const duration = 15 * time.Second
 	now := time.Now()
@@ -46,7 +47,7 @@ func TestJudge(t *testing.T) {
 			}
 		})
 	}
-	// What is written is what is read, or each turn would see a change.
+	// Encoding and decoding keep the time; otherwise each turn would see a change.
 	text, err := json.Marshal(microTime{now})
 	var read microTime
 	if err == nil {
@@ -57,7 +58,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestNext: what an agent that leads does, in each state that a kill can leave.
+// TestNext: the next step of the leading agent, in each state that a killed agent can leave.
 func TestNext(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -103,7 +104,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestPause: it doubles, has a random part, and ends at ten seconds.
+// TestPause: the pause doubles, has a random part, and is at most ten seconds.
 func TestPause(t *testing.T) {
 	for failures, most := range map[int]time.Duration{1: firstPause, 2: 2 * firstPause, 7: lastPause, 8: lastPause, 1000: lastPause} {
 		for range 100 {
@@ -114,7 +115,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestReady: an agent is ready when a spare answered lately, and says why if not.
+// TestReady: an agent is ready if a spare answered lately; otherwise the error says why not.
 func TestReady(t *testing.T) {
 	r := &runner{}
 	if err := r.ready(time.Now()); err == nil || err.Error() != "the agent is not enrolled with the hub yet" {

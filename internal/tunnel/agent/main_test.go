@@ -70,7 +70,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// hub is one as agents see it: a real gateway, and a few lines that redeem.
+// hub is a hub as agents see it: a real gateway, and a minimal redemption.
 type hub struct {
 	t       *testing.T
 	gateway *gateway.Gateway
@@ -170,7 +170,7 @@ func newHub(t *testing.T) *hub {
 	return h
 }
 
-// redeem takes a token once, for the key that uses it first.
+// redeem accepts a token once, for the first key that uses it.
 func (h *hub) redeem(r tunnel.Redemption, p tunnel.Proof) tunnel.Receipt {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +206,7 @@ func (h *hub) sign(cluster string, request []byte) tunnel.Receipt {
 	return tunnel.Receipt{Certificate: der}
 }
 
-// behind is a balancer that makes TLS to the hub anew.
+// behind returns a load balancer that ends TLS and connects to the hub by TLS.
 func (h *hub) behind() *httputil.ReverseProxy {
 	h.t.Helper()
 	to, err := url.Parse(h.server.URL)
@@ -220,7 +220,7 @@ func (h *hub) behind() *httputil.ReverseProxy {
 	}
 }
 
-// leave has the cluster leave.
+// leave makes the cluster leave.
 func (h *hub) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -231,7 +231,7 @@ func (h *hub) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.server.Certificate().Raw})
 }
 
-// token makes a token and returns the manifest that has it.
+// manifest returns a manifest with the token.
 func (h *hub) manifest(token string, change func(*manifest.Options)) string {
 	h.t.Helper()
 	h.mu.Lock()
@@ -252,14 +252,14 @@ func (h *hub) manifest(token string, change func(*manifest.Options)) string {
 	return string(text)
 }
 
-// apply applies a manifest, and has all of it gone when the test ends.
+// apply applies a manifest, and removes its objects when the test ends.
 func apply(t *testing.T, text string) {
 	t.Helper()
 	t.Cleanup(func() { clean(t) })
 	oak.Apply(t, text)
 }
 
-// clean removes whatever a manifest made, and the namespace, and waits until all is gone.
+// clean removes everything that a manifest created, and the namespace, and waits until all is gone.
 func clean(t *testing.T) {
 	t.Helper()
 	for _, o := range made() {
@@ -273,7 +273,8 @@ func clean(t *testing.T) {
 
 type named struct{ apiVersion, kind, namespace, name string }
 
-// made is everything that a manifest makes, but for namespaces and what is in those of a profile.
+// made returns everything that a manifest creates, except namespaces and objects in the namespaces
+// of a profile.
 func made() []named {
 	const rbac, in = "rbac.authorization.k8s.io/v1", tunnel.Namespace
 	return []named{
@@ -296,7 +297,7 @@ func made() []named {
 	}
 }
 
-// left waits until nothing of a manifest is there but the namespace.
+// left waits until only the namespace of a manifest is left.
 func left(t *testing.T) {
 	t.Helper()
 	gone(t, made())
@@ -317,7 +318,8 @@ func gone(t *testing.T, objects []named) {
 	})
 }
 
-// kubeconfig of an administrator, or of who has a token, through a proxy if one is given.
+// kubeconfig returns a kubeconfig of an administrator, or of the holder of a token. server and ca
+// are those of a proxy; if server is "", the cluster's own.
 func kubeconfig(t *testing.T, server string, ca []byte, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -352,7 +354,7 @@ func authorities(t *testing.T, cfg *rest.Config) []byte {
 	return ca
 }
 
-// options of an agent in this process.
+// options returns the options of an agent in this process.
 func options(source agent.Source, replica string) agent.Options {
 	o := agent.DefaultOptions()
 	o.Source, o.Replica, o.Version, o.Timing = source, replica, "v1.2.3", tunneltest.Timing()
@@ -381,7 +383,8 @@ func run(t *testing.T, o agent.Options) *running {
 	return r
 }
 
-// reaches waits until the hub reaches the API server of the cluster by an agent with the credentials that it has.
+// reaches waits until the hub reaches the API server of the cluster through an agent, with its
+// credentials.
 func (h *hub) reaches() {
 	h.t.Helper()
 	testenv.Eventually(h.t, "the hub reaches the cluster", testenv.Patience, func() error {
@@ -420,7 +423,7 @@ func (h *hub) get(c tunnel.Credentials, path string) error {
 	return nil
 }
 
-// keys are how many keys have redeemed, and how often any did.
+// once returns an error unless exactly one key has redeemed a token.
 func (h *hub) once() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -430,7 +433,7 @@ func (h *hub) once() error {
 	return nil
 }
 
-// replicas that are connected.
+// replicas returns the connected replicas.
 func (h *hub) replicas() map[string]bool {
 	names := map[string]bool{}
 	for _, a := range h.gateway.Agents("oak") {

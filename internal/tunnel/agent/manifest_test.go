@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// token of a ServiceAccount.
+// token returns a token of a ServiceAccount.
 func token(t *testing.T, account string) string {
 	t.Helper()
 	var token string
@@ -65,14 +65,14 @@ func postAs(t *testing.T, cfg *rest.Config, path, body string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// check is a question to the API server.
+// check is an access review.
 type check struct {
 	verb, group, resource, subresource, namespace, name string
 	path                                                string
 	may                                                 bool
 }
 
-// may asks as a ServiceAccount what it may.
+// may reports whether a ServiceAccount may perform an action.
 func may(t *testing.T, account string, c check) bool {
 	t.Helper()
 	spec := map[string]any{}
@@ -101,7 +101,8 @@ func may(t *testing.T, account string, c check) bool {
 	return answer.Status.Allowed
 }
 
-// TestManifest applies the manifest of each profile to a real API server, and asks it what the hub and the agent may there.
+// TestManifest applies the manifest of each profile to a real API server, and checks the rights of
+// the hub and the agent.
 func TestManifest(t *testing.T) {
 	h := newHub(t)
 	t.Cleanup(func() { oak.Remove(t, "v1", "Namespace", "", "shop") })
@@ -193,7 +194,7 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// TestRestricted: the pods are such as the strictest of the Pod Security Standards takes.
+// TestRestricted: the pods meet the strictest Pod Security Standard.
 func TestRestricted(t *testing.T) {
 	h := newHub(t)
 	t.Cleanup(func() { clean(t) })

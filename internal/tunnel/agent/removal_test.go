@@ -29,8 +29,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// killer is a proxy before the API server that kills a process at one of its writes: before the write is passed on, or after it was done
-// and before the process learns of it.
+// killer is a proxy of the API server that kills a process at one of its writes: before it forwards
+// the write, or after the write and before the answer.
 type killer struct {
 	server *httptest.Server
 
@@ -80,7 +80,7 @@ func newKiller(t *testing.T) *killer {
 	return k
 }
 
-// hit counts a write, and kills if it is the one.
+// hit counts a write, and kills the process if it is the chosen one.
 func (k *killer) hit(r *http.Request, after bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,7 +95,7 @@ func (k *killer) hit(r *http.Request, after bool) bool {
 	return true
 }
 
-// process is an agent that can be killed.
+// process starts an agent that can be killed.
 func (k *killer) process(t *testing.T, at int, after bool) (exited chan error, out *bytes.Buffer) {
 	t.Helper()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: k.server.Certificate().Raw})
@@ -117,8 +117,8 @@ func (k *killer) process(t *testing.T, at int, after bool) (exited chan error, o
 	return exited, out
 }
 
-// TestKilled kills the agent at each of its writes, of its enrolment and of its removal, before it is done; the last one, after it is. The
-// next one goes on where it was: one key redeems the token, and in the end nothing is left.
+// TestKilled kills the agent before each write of its enrolment and removal, and after the last
+// one. The next agent continues: one key redeems the token, and in the end nothing is left.
 func TestKilled(t *testing.T) {
 	k := newKiller(t)
 	t.Cleanup(func() { clean(t) })
@@ -133,8 +133,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// round has an agent enrol and, as soon as it has, remove itself. It is killed at one of its writes, and another goes on. It says which
-// write that was.
+// round makes an agent enrol and then remove itself. The agent is killed at one of its writes, and
+// another one continues. It returns which write that was.
 func (k *killer) round(t *testing.T, at int, after bool) (what string) {
 	t.Helper()
 	h := newHub(t)
@@ -170,7 +170,8 @@ func (k *killer) round(t *testing.T, at int, after bool) (what string) {
 	return what
 }
 
-// TestNamespaceStays: the namespace is left as it was, whoever made it, with a Secret in it that is somebody else's and that the agent cannot see.
+// TestNamespaceStays: the namespace stays as it was, also one that existed before, with a Secret
+// that the agent cannot see.
 func TestNamespaceStays(t *testing.T) {
 	for name, before := range map[string]string{
 		"Made":        "",
@@ -197,7 +198,7 @@ func TestNamespaceStays(t *testing.T) {
 	}
 }
 
-// TestNothingApplied: an agent where no manifest was applied, or is any more, says what to do, and ends after a while.
+// TestNothingApplied: an agent without an applied manifest says what to do, and ends after a while.
 func TestNothingApplied(t *testing.T) {
 	for name, applied := range map[string]bool{"Never": false, "NotAnyMore": true} {
 		t.Run(name, func(t *testing.T) {
@@ -219,7 +220,8 @@ func TestNothingApplied(t *testing.T) {
 	}
 }
 
-// TestRemovedByAnother: an agent whose cluster has left ends as well where another one has removed everything.
+// TestRemovedByAnother: an agent whose cluster has left also ends if another agent has removed
+// everything.
 func TestRemovedByAnother(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))
@@ -237,7 +239,7 @@ func TestRemovedByAnother(t *testing.T) {
 	left(t)
 }
 
-// TestOwnRights: an agent that has nothing but its ServiceAccount enrols, and removes everything.
+// TestOwnRights: an agent with only its ServiceAccount enrols, and removes everything.
 func TestOwnRights(t *testing.T) {
 	h := newHub(t)
 	shop := func(o *manifest.Options) {

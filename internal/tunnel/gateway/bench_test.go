@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// Each of these makes the test binary another process; see TestMain.
+// Each of these variables makes the test binary another process; see TestMain.
 const (
 	agentsVariable = "TUNNEL_AGENTS" // so many agents
 	serverVariable = "TUNNEL_SERVER" // what an agent dials; see site.member
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// remote is an agent of a process that site.process started.
+// remote returns an agent for a process that site.process started.
 func remote(name string) *tunnel.Agent {
 	ca, err := os.ReadFile(os.Getenv("TUNNEL_CA"))
 	if err != nil {
@@ -60,7 +60,7 @@ func remote(name string) *tunnel.Agent {
 	}
 }
 
-// manyAgents runs agents, each of a cluster of its own, until the standard input ends.
+// manyAgents runs agents, each of its own cluster, until the standard input ends.
 func manyAgents(n int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	for i := range n {
@@ -70,7 +70,8 @@ func manyAgents(n int) {
 	cancel()
 }
 
-// oneServer serves what site.member says and prints the addresses, until the standard input ends.
+// oneServer runs the servers of site.member and prints their addresses, until the standard input
+// ends.
 func oneServer() {
 	id := identity(&testing.B{}, "server", time.Now().Add(time.Hour))
 	addresses := map[string]string{}
@@ -102,7 +103,8 @@ func oneServer() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// oneMember runs an agent that may dial the addresses in its environment, until the standard input ends.
+// oneMember runs an agent that may dial the addresses in its environment, until the standard input
+// ends.
 func oneMember(name string) {
 	a := remote(name)
 	a.Destinations = map[string]func(context.Context) (net.Conn, error){}
@@ -117,13 +119,13 @@ func oneMember(name string) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// unhurried is a site with the intervals of the product.
+// unhurried returns a site with the default intervals.
 func unhurried(b *testing.B) *site {
 	b.Helper()
 	return newSiteWith(b, tunnel.DefaultTiming())
 }
 
-// near is an agent with nothing between it and the hub.
+// near returns an agent with a direct connection to the hub.
 func (s *site) near(cluster string) *tunnel.Agent {
 	s.t.Helper()
 	a := s.agent(cluster)
@@ -131,7 +133,8 @@ func (s *site) near(cluster string) *tunnel.Agent {
 	return a
 }
 
-// BenchmarkDial tells how long it takes from the dial to the first byte that comes back, by an agent and, beside it, directly.
+// BenchmarkDial measures the time from the dial to the first byte of an answer, through an agent
+// and directly.
 func BenchmarkDial(b *testing.B) {
 	for _, by := range []string{"Agent", "Directly"} {
 		b.Run(by, func(b *testing.B) {
@@ -170,9 +173,10 @@ func report(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1e3, "p99-ms")
 }
 
-// BenchmarkEcho tells how long 1 KiB takes there and back while 100 MB are read by another connection, by an agent and directly. Both are TLS, as
-// to an API server, and hub, agent and server are a process each, as they are on machines of their own: one whose two threads are never idle looks at
-// its connections every 10 ms only.
+// BenchmarkEcho measures the round trip of 1 KiB while another connection reads 100 MB, through an
+// agent and directly. Both use TLS, as to an API server. Hub, agent and server are separate
+// processes, as in production: a Go process whose two threads are never idle polls its connections
+// only every 10 ms.
 func BenchmarkEcho(b *testing.B) {
 	for range 2 {
 		for _, name := range []string{"Agent", "Directly"} {
@@ -190,7 +194,8 @@ func BenchmarkEcho(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					return tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // who it is matters to nobody here
+					// The server is not verified here.
+					return tls.Client(c, &tls.Config{InsecureSkipVerify: true})
 				}
 				var took []time.Duration
 				quiet := dial("echo")
@@ -222,8 +227,9 @@ func BenchmarkEcho(b *testing.B) {
 	}
 }
 
-// member starts two processes: what an agent of a cluster dials, over TLS, as an API server is, of which echo says back what it hears and bulk
-// says 100 MB; and the agent. It returns the addresses of the former.
+// member starts two processes: a TLS server as the cluster's API server, and the agent. The
+// server's echo returns its input, its bulk sends 100 MB. member returns the addresses of the
+// server.
 func (s *site) member(b *testing.B, name string) map[string]string {
 	b.Helper()
 	server := s.process(b, serverVariable+"=yes")
@@ -254,7 +260,8 @@ func start(b *testing.B, cmd *exec.Cmd) {
 	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// process is this program as another process, which ends with its standard input.
+// process returns a command that runs this binary as another process, which ends with its standard
+// input.
 func (s *site) process(b *testing.B, variables ...string) *exec.Cmd {
 	b.Helper()
 	ca := filepath.Join(b.TempDir(), "ca.pem")
@@ -274,8 +281,9 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// BenchmarkSpares tells what idle spares cost the hub in memory, and how long 1,000 agents take until all are back after every connection
-// was reset. The agents are another process. A round takes seconds, so there are three at most, however often others are repeated.
+// BenchmarkSpares measures the memory of idle spares on the hub, and how long 1,000 agents take to
+// return after every connection was reset. The agents are another process. A round takes seconds,
+// so there are at most three.
 func BenchmarkSpares(b *testing.B) {
 	const agents, rounds = 1000, 3
 	s := unhurried(b)

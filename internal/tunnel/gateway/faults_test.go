@@ -16,10 +16,11 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// times is how many connections have a fault.
+// times is the number of connections with a fault.
 const times = 20
 
-// broken has the network break connections in use, and all spares with them. It returns what must end.
+// broken breaks connections in use, and all spares, in the network. It returns the functions that
+// must end.
 func broken(n int, fault func(*testenv.Network)) func(*site) []func() error {
 	return func(s *site) []func() error {
 		var reads []func() error
@@ -35,7 +36,7 @@ func broken(n int, fault func(*testenv.Network)) func(*site) []func() error {
 	}
 }
 
-// silent has agents say nothing once they were let in.
+// silent starts agents that are admitted and then send nothing.
 func silent(s *site) []func() error {
 	var reads []func() error
 	for i := range times {
@@ -45,7 +46,7 @@ func silent(s *site) []func() error {
 	return reads
 }
 
-// neverRead has agents say that they have dialled, and then neither say nor read anything.
+// neverRead starts agents that confirm a dial, and then neither read nor write.
 func neverRead(s *site) []func() error {
 	var reads []func() error
 	text := make([]byte, 16<<20) // more than all buffers on the way hold
@@ -63,8 +64,8 @@ func neverRead(s *site) []func() error {
 	return reads
 }
 
-// TestFaults: however connections end, nothing is left of them on either side: agents and hubs go on with as many goroutines and
-// sockets as before. All faults happen at once, each between a hub and an agent of its own.
+// TestFaults: for every kind of end of a connection, agents and hubs have as many goroutines and
+// sockets as before. All faults happen at once, each between its own hub and agent.
 func TestFaults(t *testing.T) {
 	faults := map[string]func(*site) []func() error{
 		"Reset":       broken(2*times, (*testenv.Network).Reset),
@@ -139,7 +140,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestGivenUp: spares that an agent has given up leave the hub, though nothing told it so and the agent is there.
+// TestGivenUp: spares that an agent dropped are removed from the hub, although nothing reports it
+// and the agent is connected.
 func TestGivenUp(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
@@ -152,7 +154,8 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// TestMostSpares: of an agent that comes with more spares than there can be, the oldest are closed, which it must have given up.
+// TestMostSpares: if an agent has more than the maximum of spares, the oldest ones are closed: the
+// agent must have dropped them.
 func TestMostSpares(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
@@ -170,7 +173,7 @@ func TestMostSpares(t *testing.T) {
 	}
 }
 
-// left is how many goroutines and sockets this process has.
+// left returns the number of goroutines and sockets of this process.
 func left(t *testing.T) (goroutines, sockets int) {
 	t.Helper()
 	const descriptors = "/proc/self/fd"
@@ -179,7 +182,7 @@ func left(t *testing.T) (goroutines, sockets int) {
 		t.Fatal(err)
 	}
 	for _, d := range open {
-		// Of others there are pipes, which Go keeps for the next copy.
+		// Other descriptors are pipes, which Go keeps for the next copy.
 		if to, err := os.Readlink(filepath.Join(descriptors, d.Name())); err == nil && strings.HasPrefix(to, "socket:") {
 			sockets++
 		}

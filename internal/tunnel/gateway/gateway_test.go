@@ -30,10 +30,11 @@ import (
 	"orrery.dev/orrery/internal/tunnel/gateway"
 )
 
-// patience is how long a test waits for something that must come.
+// patience is how long a test waits for something that must happen.
 const patience = 30 * time.Second
 
-// quick are intervals for tests: what is waited for is short, and what must not be cut off by a busy machine is long.
+// quick returns intervals for tests. Those that tests wait for are short; those that a busy machine
+// must not exceed are long.
 func quick() tunnel.Timing {
 	return tunnel.Timing{
 		Probe: 50 * time.Millisecond, Silence: 2 * time.Second, Hedge: 50 * time.Millisecond, Patience: 10 * time.Second,
@@ -42,7 +43,7 @@ func quick() tunnel.Timing {
 	}
 }
 
-// site is a gateway with a network in front of it, and what agents need.
+// site is a gateway with a network in front of it, and everything that agents need.
 type site struct {
 	t        testing.TB
 	timing   tunnel.Timing
@@ -87,8 +88,9 @@ func newSiteWith(t testing.TB, timing tunnel.Timing) *site {
 	mux.Handle(tunnel.Path, s.gateway)
 	s.server = httptest.NewUnstartedServer(mux)
 	s.server.Config.ErrorLog = log.New(io.Discard, "", 0) // connections are broken on purpose
-	s.server.Config.ReadHeaderTimeout = timing.Handshake  // as the hub's listener has it: some are lost before they say what they want
-	// A key as the hub makes them: httptest's own is of RSA, which costs ten times as much to prove.
+	s.server.Config.ReadHeaderTimeout = timing.Handshake  // as the hub's listener
+	// An ECDSA key, as the hub creates: the RSA key of httptest makes handshakes ten times as
+	// expensive.
 	s.server.TLS = &tls.Config{Certificates: []tls.Certificate{identity(t, "hub", time.Now().Add(time.Hour))}}
 	s.server.StartTLS()
 	s.network = testenv.NewNetwork(t, s.server.Listener.Addr().String(), 0)
@@ -105,7 +107,7 @@ func (s *site) refuse(cluster string, err error) {
 	s.refused[cluster] = err
 }
 
-// await waits until something is so, and looks whenever the gateway says that something changed.
+// await waits until so is true, and checks after each change of the gateway.
 func (s *site) await(what string, so func() bool) {
 	s.t.Helper()
 	end := time.After(s.patience)
@@ -119,7 +121,7 @@ func (s *site) await(what string, so func() bool) {
 	}
 }
 
-// spares of a cluster.
+// spares returns the number of spares of a cluster.
 func (s *site) spares(cluster string) int {
 	n := 0
 	for _, a := range s.gateway.Agents(cluster) {
@@ -128,7 +130,7 @@ func (s *site) spares(cluster string) int {
 	return n
 }
 
-// identity makes a certificate of an agent, or of a server here.
+// identity creates a certificate of an agent or a server.
 func identity(t testing.TB, cluster string, ends time.Time) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -146,7 +148,7 @@ func identity(t testing.TB, cluster string, ends time.Time) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// echo is a destination that says back what it hears.
+// echo returns a destination that returns its input.
 func echo(t testing.TB) func(context.Context) (net.Conn, error) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -171,7 +173,7 @@ func echo(t testing.TB) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// agent is one for a cluster, which is not running yet.
+// agent returns an agent of a cluster, which does not run yet.
 func (s *site) agent(cluster string) *tunnel.Agent {
 	s.t.Helper()
 	id := identity(s.t, cluster, time.Now().Add(time.Hour))
@@ -184,7 +186,7 @@ func (s *site) agent(cluster string) *tunnel.Agent {
 	}
 }
 
-// run runs an agent until stop is called; ended is what it returned.
+// run runs an agent until stop is called. ended receives the result.
 func (s *site) run(a *tunnel.Agent) (stop func(), ended <-chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -202,7 +204,7 @@ func (s *site) run(a *tunnel.Agent) (stop func(), ended <-chan error) {
 	return stop, done
 }
 
-// dial must succeed.
+// dial dials the cluster, and fails the test on an error.
 func (s *site) dial(cluster string) net.Conn {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -219,7 +221,7 @@ func (s *site) dial(cluster string) net.Conn {
 	}
 }
 
-// says has a connection say something back.
+// says sends a text and checks that the connection returns it.
 func says(t testing.TB, c net.Conn, text string) error {
 	t.Helper()
 	stop := time.AfterFunc(patience, func() { _ = c.Close() })
@@ -237,7 +239,7 @@ func says(t testing.TB, c net.Conn, text string) error {
 	return nil
 }
 
-// TestDial: what is written arrives, in both directions at once, and an end is told.
+// TestDial: data arrives, in both directions at once, and so does the end.
 func TestDial(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
@@ -273,7 +275,7 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestEndIsTold: when the destination ends a connection, whoever dialled reads that.
+// TestEndIsTold: when the destination ends a connection, the client of the hub reads the end.
 func TestEndIsTold(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
@@ -292,7 +294,7 @@ func TestEndIsTold(t *testing.T) {
 	}
 }
 
-// TestIdentity: nobody gets in without the key of a certificate that is admitted.
+// TestIdentity: only the key of an admitted certificate gives access.
 func TestIdentity(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*site, *tunnel.Agent)
@@ -328,7 +330,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// meet goes through the first messages with an agent's certificate.
+// meet exchanges the first messages with an agent's certificate.
 func (s *site) meet(t testing.TB, a *tunnel.Agent) (*websocket.Conn, tunnel.Welcome) {
 	t.Helper()
 	d := websocket.Dialer{TLSClientConfig: a.TLS, Subprotocols: []string{tunnel.Protocol}}
@@ -362,7 +364,7 @@ func (s *site) meet(t testing.TB, a *tunnel.Agent) (*websocket.Conn, tunnel.Welc
 	return ws, w
 }
 
-// TestReplayedProof: a proof is good for one connection.
+// TestReplayedProof: a signature is valid for one connection.
 func TestReplayedProof(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
@@ -408,7 +410,8 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestRevoked: what is open ends when the agent may not come in any more; that of other clusters stays.
+// TestRevoked: open connections end when the agent is no longer admitted; those of other clusters
+// stay.
 func TestRevoked(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
@@ -426,7 +429,8 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
-// TestRevokedMeanwhile: who is revoked after it was judged, and before its connection is there to be closed, does not come in.
+// TestRevokedMeanwhile: an agent that is revoked after Admit, and before its connection is
+// registered, is refused.
 func TestRevokedMeanwhile(t *testing.T) {
 	s := newSite(t)
 	var once sync.Once
@@ -442,7 +446,7 @@ func TestRevokedMeanwhile(t *testing.T) {
 	s.await("nothing of it is left", func() bool { return len(s.gateway.Clusters()) == 0 })
 }
 
-// TestCertificateEnds: a connection does not outlive the certificate by which it came.
+// TestCertificateEnds: a connection does not outlive the certificate of its agent.
 func TestCertificateEnds(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
@@ -456,7 +460,7 @@ func TestCertificateEnds(t *testing.T) {
 	s.await("no spare is left", func() bool { return s.spares("oak") == 0 })
 }
 
-// TestSlowReader: a side that takes its time to read what is there is not given up, however long that is.
+// TestSlowReader: a side that reads slowly keeps its connection, for any length of time.
 func TestSlowReader(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
@@ -494,7 +498,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestIdle: a connection on which nobody says anything stays, as both sides are there.
+// TestIdle: a connection without data stays while both sides live.
 func TestIdle(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
@@ -505,7 +509,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestNobody: without an agent a dial waits for one, and says that none came.
+// TestNobody: without an agent a dial waits for one, and then fails.
 func TestNobody(t *testing.T) {
 	s := newSite(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -527,7 +531,8 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// TestSwallowed: where packets get lost without a word, a dial that meets such connections takes the next, and both sides make new ones.
+// TestSwallowed: if packets are lost silently, a dial on such a connection tries the next one, and
+// both sides open new ones.
 func TestSwallowed(t *testing.T) {
 	t.Run("Few", func(t *testing.T) {
 		s := newSite(t)
@@ -543,7 +548,8 @@ func TestSwallowed(t *testing.T) {
 		}
 		s.await("two spares are there again", func() bool { return s.spares("oak") >= 2 })
 	})
-	// As many as one dial takes, and more, are lost, and none of them says so: the one that comes then is tried.
+	// More spares are lost silently than one dial may try: the dial then tries a spare that
+	// arrives.
 	t.Run("Many", func(t *testing.T) {
 		timing := quick()
 		timing.Silence, timing.Hedge, timing.Patience = 4*time.Second, 10*time.Millisecond, time.Hour
@@ -564,7 +570,7 @@ func TestSwallowed(t *testing.T) {
 	})
 }
 
-// TestDark: an agent whose connections hang while they are made tries others meanwhile, and ends when it is told to.
+// TestDark: an agent whose attempts hang tries others meanwhile, and ends when its ctx ends.
 func TestDark(t *testing.T) {
 	timing := quick()
 	timing.Silence, timing.Handshake = time.Second, time.Hour
@@ -579,7 +585,8 @@ func TestDark(t *testing.T) {
 	stop() // those hang still
 }
 
-// TestResets: after each reset the cluster can be dialled, and nothing is left of what was.
+// TestResets: after each reset the cluster can be dialled, and nothing of the earlier connections
+// is left.
 func TestResets(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
@@ -605,9 +612,8 @@ func TestResets(t *testing.T) {
 	s.await("nothing is left", func() bool { return len(s.gateway.Agents("oak")) == 0 && goroutines() <= before })
 }
 
-// goroutines counts those that run, or were begun by, the tunnel; the caller's own is left out.
-// What the process does beside it, such as keeping idle connections of HTTP, is none of a test's
-// business.
+// goroutines counts the goroutines of the tunnel, and those that it started, except the caller's.
+// Others, such as those of idle HTTP connections, do not count.
 func goroutines() int {
 	stacks := make([]byte, 1<<20)
 	for {
@@ -627,7 +633,7 @@ func goroutines() int {
 	return count - 1
 }
 
-// TestManyAtOnce: an agent keeps as many spares as are taken at once, up to the most.
+// TestManyAtOnce: an agent keeps as many spares as are used at once, up to the maximum.
 func TestManyAtOnce(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
@@ -646,7 +652,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// attacks are what an agent may do that was let in, and for which it loses its connection.
+// attacks are actions for which an admitted agent loses its connection.
 var attacks = map[string]func(*websocket.Conn) error{
 	"Garbage":   func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.TextMessage, []byte("{")) },
 	"Bytes":     func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.BinaryMessage, []byte("hello")) },
@@ -666,7 +672,7 @@ var attacks = map[string]func(*websocket.Conn) error{
 	},
 }
 
-// attacked has an agent do something for which its connection must end.
+// attacked lets an agent attack, and waits for the end of its connection.
 func (s *site) attacked(t testing.TB, cluster string, attack func(*websocket.Conn) error) {
 	t.Helper()
 	ws, welcome := s.meet(t, s.agent(cluster))
@@ -686,7 +692,8 @@ func (s *site) attacked(t testing.TB, cluster string, attack func(*websocket.Con
 	}
 }
 
-// TestHostile: an agent that does anything but what it should loses its connection, and others notice nothing.
+// TestHostile: an agent that violates the protocol loses its connection, and others are not
+// affected.
 func TestHostile(t *testing.T) {
 	s := newSite(t)
 	s.run(s.agent("oak"))
@@ -697,7 +704,7 @@ func TestHostile(t *testing.T) {
 		})
 	}
 	t.Run("NeverReads", func(t *testing.T) {
-		// Its spares look well until they are taken.
+		// The spares work until they are used.
 		bad := s.agent("pine")
 		_, welcome := s.meet(t, bad)
 		if welcome.Refused != "" {

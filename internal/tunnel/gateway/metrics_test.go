@@ -11,7 +11,7 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// counted is a counter, or how often a histogram was told, by its label if it has one.
+// counted returns the value of a counter, or the count of a histogram, by its label if it has one.
 func counted(t *testing.T, name, label string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -35,7 +35,7 @@ func counted(t *testing.T, name, label string) float64 {
 	return 0
 }
 
-// TestMetrics: dials and refusals are counted by what came of them.
+// TestMetrics: dials and refusals are counted by result.
 func TestMetrics(t *testing.T) {
 	type series struct{ name, label string }
 	const dials, refused, duration = "orrery_tunnel_dials_total", "orrery_tunnel_refused_total", "orrery_tunnel_dial_duration_seconds"
