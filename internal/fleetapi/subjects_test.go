@@ -170,24 +170,23 @@ func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 	})
 	becomes("a binding", true, func() { create(alices) })
 	reviews.asked = nil
-	for what, do := range map[string]func(){
-		"a binding of bob":              func() { create(bobs) },
-		"a binding of bob's everywhere": func() { create(bobsEverywhere) },
-	} {
-		seen(what, "bob", do)
-	}
-	for what, do := range map[string]func(){
-		"bob's role": func() {
+	for _, step := range []struct {
+		what string
+		do   func()
+	}{
+		{"a binding of bob", func() { create(bobs) }},
+		{"a binding of bob's everywhere", func() { create(bobsEverywhere) }},
+		{"bob's role", func() {
 			othersRole.Rules = append(othersRole.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}})
 			update(othersRole)
-		},
-		"a binding that bob loses":                      func() { remove(bobs) },
-		"a role of the same name, and bob's other loss": func() { create(sameNameElsewhere); remove(bobsEverywhere) },
+		}},
+		{"a binding that bob loses", func() { remove(bobs) }},
+		{"a role of the same name, and bob's other loss", func() { create(sameNameElsewhere); remove(bobsEverywhere) }},
 	} {
-		seen(what, "bob", do)
+		seen(step.what, "bob", step.do)
 		a.changes.repeat(false)
 		if !may() {
-			t.Errorf("after %s alice may not list pods", what)
+			t.Errorf("after %s alice may not list pods", step.what)
 		}
 	}
 	if diff := cmp.Diff([]string(nil), reviews.asked); diff != "" {
