@@ -66,8 +66,9 @@ func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, b
 	return queue.Next{Backoff: true}, false, false
 }
 
-// own hands the fields of an object over to us, and applies the manifest. A hub that dies in between finds an object without marks, and judges it again, or a copy that
-// is not as it is wanted.
+// own hands the fields of an object over to us, and applies the manifest. A hub that dies in
+// between finds an object without marks, and judges it again, or a copy that is not as it is
+// wanted.
 func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin string, selects takes) (queue.Next, bool, bool) {
 	live, err := t.takeOwnership(ctx, t.wanted.Manifest, live, selects)
 	if err != nil {

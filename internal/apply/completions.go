@@ -15,13 +15,15 @@ import (
 type share struct {
 	// left is the share of the cluster by its parallelism, but not more than no other cluster has.
 	left int64
-	// unknown is a cluster of which it is not known how many completions fell to it: nothing begins elsewhere then. Empty: it is known of all.
+	// unknown is a cluster to which an unknown number of completions fell: then nothing begins
+	// elsewhere. Empty: there is no such cluster.
 	unknown string
 	// before is how many completions succeeded in earlier runs in the cluster; nil: none.
 	before *int64
 }
 
-// count says what falls to a cluster of the completions of a divided Job: what fell to it as it began, or what its share leaves it as others end.
+// count sets the completions of a divided Job in a cluster: those that fell to it as it began or,
+// of an elastic Job, its share now.
 func (a *Applier) count(w *Work, b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster, id string) {
 	if w.Mark != nil {
 		w.Completions = w.Mark.Completions
@@ -49,8 +51,10 @@ func (n *beginning) share(b *workv1alpha2.ResourceBinding) *share {
 	return completionsLeft(b, b.Status.Runs, n.copies, n.source, n.cluster, n.id, n.request)
 }
 
-// completionsLeft says what falls to a cluster of the completions of a Job; nil where none are shared out. What another cluster runs or has done counts, as its mark or, where
-// the mark does not say it, its copy tells. copies are those of the binding in all clusters, and id is the id of the cluster.
+// completionsLeft returns what falls to a cluster of the completions of a Job; nil where none are
+// divided. The completions of another cluster count as its mark says or, if the mark does not say
+// it, as its copy asks for. copies are those of the binding in all clusters; id is the id of the
+// cluster.
 func completionsLeft(
 	b *workv1alpha2.ResourceBinding, runs []workv1alpha2.Run, copies []mirror.Object, source *unstructured.Unstructured, cluster, id, request string,
 ) *share {
@@ -78,7 +82,7 @@ func completionsLeft(
 		}
 		marked.Insert(r.ClusterName)
 	}
-	// What has no mark is of a version that wrote none.
+	// A copy without a mark was made by a version without marks.
 	for i := range copies {
 		o := &copies[i]
 		from, err := mark.Parse(o.Source)
@@ -104,7 +108,8 @@ func completionsLeft(
 	return &s
 }
 
-// counts reports whether a run is one of those that a request to run again asks for. What runs follows the request without being made anew; without a request every run counts.
+// counts reports whether a run is one of those that a request to run again asks for. A copy
+// that runs follows the request without being created again. Without a request every run counts.
 func counts(r *workv1alpha2.Run, request string) bool {
 	return request == "" || r.Rerun == request || r.Phase == workv1alpha2.RunBegan && !r.Off
 }
@@ -119,8 +124,9 @@ func copyIn(b *workv1alpha2.ResourceBinding, copies []mirror.Object, cluster str
 	return nil
 }
 
-// completionsOf returns how many completions of a Job a run leaves to no other cluster. o is the copy in the cluster of the run; nil: none is known. known is false where
-// neither the run nor the copy says it.
+// completionsOf returns how many completions of a Job a run leaves to no other cluster. o is the
+// copy in the cluster of the run; nil: none is known. known is false where neither the run nor the
+// copy says it.
 func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken int64, known bool) {
 	if r.SucceededBefore != nil {
 		taken = *r.SucceededBefore
@@ -148,8 +154,9 @@ func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken i
 	return taken + *fell, true
 }
 
-// succeededBefore returns how many completions of a Job succeeded in a cluster before a run that begins now, by the mark that is there; nil: none. What was deleted while it ran is
-// not counted: it is run again as a whole.
+// succeededBefore returns how many completions of a Job succeeded in a cluster before a run that
+// begins now, by the mark of the run before; nil: none. A copy that was deleted while it ran does
+// not count: all of its completions run again.
 func succeededBefore(b *workv1alpha2.ResourceBinding, r *workv1alpha2.Run, id string) *int64 {
 	var n int64
 	if r.SucceededBefore != nil {

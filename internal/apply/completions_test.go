@@ -34,7 +34,8 @@ func (f *fleet) patchStatus(b *workv1alpha2.ResourceBinding, status map[string]a
 	f.must(f.hub.Status().Patch(f.t.Context(), b.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
 }
 
-// A cluster that is added runs no completions that others have, also where the binding does not say how many fell to them: an adopted Job, and one that an earlier version made.
+// A cluster that is added runs no completions that others have, also where the binding does not say
+// how many fell to them: an adopted Job, and one that an earlier version made.
 func TestAnAddedClusterRunsNoMoreCompletionsThanAsked(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -85,7 +86,8 @@ func TestAnAddedClusterRunsNoMoreCompletionsThanAsked(t *testing.T) {
 	f.unjoin("elm")
 }
 
-// A mark is about one cluster: another one that joins under its name runs what is not finished, and one that comes back does not.
+// A mark is about one cluster: another one that joins under its name runs what is not finished, and
+// one that comes back does not.
 func TestMarksAreOfOneCluster(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -423,11 +423,12 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 				return t.suspected(ctx, func() (bool, error) { return q.applier.restore.left(ctx, q.member.Cluster(), left, from) })
 			}
 		}
-		if !isMadeAnew(live) {
+		if !isRecreated(live) {
 			return t.takeBackOrphan(ctx, live, orphan)
 		}
 	} else if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {
-		// A cluster that was rebuilt from manifests has our marks, but not the fields that we owned.
+		// A cluster that was rebuilt from manifests has our marks, but not the fields that we
+		// owned.
 		t.log(ctx).Info("taking back what carries this hub's mark")
 		return t.own(ctx, live, live.GetAnnotations()[workv1alpha2.OriginAnnotation], everybodys)
 	}

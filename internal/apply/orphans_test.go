@@ -27,8 +27,9 @@ func (f *fleet) left(c client.Client, was *corev1.ConfigMap) error {
 	return nil
 }
 
-// What the orphans of another template need in a cluster stays there, without marks, when its own placement leaves the cluster or ends. It is the binding's again when that
-// names the cluster again.
+// What the orphans of another template need in a cluster stays there, without marks, when its own
+// placement leaves the cluster or ends. It is the binding's again when that names the cluster
+// again.
 func TestWhatOrphansNeedIsLeft(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -60,9 +60,10 @@ type Wanted struct {
 	Foreign  Foreign
 	// Security are the Pod Security labels of the hub's namespace.
 	Security map[string]string
-	// Keeps is true when copies lose our marks where the binding does not name the cluster any more, and are not deleted:
-	// a PersistentVolumeClaim that only follows a workload has data whose deletion nobody asked for, and what a template left in the cluster
-	// that was deleted with propagation Orphan needs the copy.
+	// Keeps is true when copies lose our marks where the binding does not name the cluster any
+	// more, and are not deleted: a PersistentVolumeClaim that only follows a workload has data
+	// whose deletion nobody asked for, and what a template left in the cluster that was deleted
+	// with propagation Orphan needs the copy.
 	Keeps bool
 	// Held is true of a cluster to be vacated in which the copies have to stay for now; see Release.
 	Held bool

@@ -22,8 +22,8 @@ import (
 type Work struct {
 	// Ends is true of kinds that are known to end: none of their copies is made before the binding says so.
 	Ends bool
-	// Mark is what the binding says of the work of the template as it is now; nil: nothing. Former is what it says of another cluster that had the
-	// name of this one before.
+	// Mark is what the binding says of the work of the template as it is now; nil: nothing. Former
+	// is what it says of another cluster that had the name of this one before.
 	Mark, Former *workv1alpha2.Run
 	// Finished is how the work of the template ended as a whole; empty: it has not.
 	Finished workv1alpha2.RunPhase
@@ -31,7 +31,8 @@ type Work struct {
 	Request string
 	// Completions of a Job that fall to the cluster; nil: those of its share.
 	Completions *int64
-	// Uncounted is a cluster of which it is not known how many completions of a divided Job fell to it; empty: it is known of all.
+	// Uncounted is a cluster to which an unknown number of completions of a divided Job fell;
+	// empty: there is no such cluster.
 	Uncounted string
 	// Older is true of a binding that is older than this process.
 	Older bool
@@ -91,7 +92,7 @@ func planAbsentWork(w Wanted, k Known) []Action {
 		return report(workv1alpha2.ReasonHubRestored, runRestored)
 	case begins && work.Older && !k.Surveyed:
 		return []Action{{Verb: Retry, After: surveyLook}} // another cluster may show that the hub is older than its members
-	case begins && work.Uncounted != "": // nobody tells when it is known, but a look costs no call
+	case begins && work.Uncounted != "": // no event says when it is known; a look costs no call
 		return append(report(workv1alpha2.ReasonRunUnknown, fmt.Sprintf(runUncounted, work.Uncounted)), Action{Verb: Retry})
 	case begins:
 		return send(Begin, w, k, mirror.Object{})

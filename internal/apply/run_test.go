@@ -117,7 +117,8 @@ func TestRequestsAreToOneBinding(t *testing.T) {
 	}
 }
 
-// All clusters together run no more completions than are asked for, whatever became of the shares. Where it is not known how many a cluster has, none begin elsewhere.
+// All clusters together run no more completions than are asked for, whatever became of the shares.
+// Where it is not known how many a cluster has, none begin elsewhere.
 func TestCompletionsLeft(t *testing.T) {
 	const began, complete, failed = workv1alpha2.RunBegan, workv1alpha2.RunComplete, workv1alpha2.RunFailed
 	source := &unstructured.Unstructured{Object: map[string]any{

@@ -14,15 +14,17 @@ import (
 	"orrery.dev/orrery/internal/queue"
 )
 
-// Objects that become the hub's with more than is wanted of them, such as what it left in a cluster and takes back. docs/design/0022-adoption.md.
+// Objects that become copies and were not: orphans of this hub, and objects with more replicas than
+// the share of their cluster. docs/design/0022-adoption.md.
 
-// isMadeAnew reports whether somebody deleted what the hub had left in a cluster and made another object of that name, marks and all. Whoever makes an object from a saved
-// one owns its annotations; the annotation of an orphan is the hub's, which wrote it.
-func isMadeAnew(live *unstructured.Unstructured) bool {
+// isRecreated reports whether somebody deleted the orphan and created another object of its name
+// with the same annotations. The creator owns the annotations of that object; the hub, which wrote
+// it, owns the annotation of an orphan.
+func isRecreated(live *unstructured.Unstructured) bool {
 	return !slices.Contains(owners(live, "f:metadata", "f:annotations", "f:"+workv1alpha2.OrphanAnnotation), workv1alpha2.FieldManager)
 }
 
-// takeBackOrphan makes an object ours again that this hub left in the cluster.
+// takeBackOrphan makes an orphan of this hub a copy again.
 func (t *task) takeBackOrphan(ctx context.Context, live *unstructured.Unstructured, orphan mark.Orphan) (queue.Next, bool, bool) {
 	t.log(ctx).Info("taking back what was orphaned")
 	t.edited, t.at.Completions = t.isEdited(mirror.Object{Source: orphan.Source}), interpreter.CompletionsOf(live)
@@ -35,7 +37,8 @@ func (t *task) takeBackOrphan(ctx context.Context, live *unstructured.Unstructur
 	return t.sendAsCopy(ctx, orphan.Origin)
 }
 
-// lowers reports whether the manifest asks for fewer replicas than an object has, because its cluster has a share of them.
+// lowers reports whether the manifest asks for fewer replicas than an object has, because replicas
+// are divided.
 func (t *task) lowers(live *unstructured.Unstructured) bool {
 	has, asked := interpreter.Replicas(live), interpreter.Replicas(t.wanted.Manifest)
 	return binding.Divided(t.binding) && has != nil && asked != nil && *asked < *has && !interpreter.KeepsReplicas(t.wanted.Manifest)
@@ -49,7 +52,8 @@ func (t *task) sendMarked(ctx context.Context, live *unstructured.Unstructured, 
 	return t.sendAsCopy(ctx, origin)
 }
 
-// sendAsCopy applies the manifest to an object that has just been marked as a copy: replicas above the share of the cluster stay until they are available elsewhere.
+// sendAsCopy applies the manifest to an object that has just been marked as a copy: replicas above
+// the share of the cluster stay until they are available elsewhere.
 func (t *task) sendAsCopy(ctx context.Context, origin string) (queue.Next, bool, bool) {
 	if t.wanted, t.source = t.queue.wanted(ctx, t.binding); t.wanted.Intent != Place || !t.wanted.Decided || t.wanted.Manifest == nil {
 		return queue.Next{}, true, false

@@ -15,7 +15,8 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-// replaced deletes an object in a cluster and makes it anew as somebody does who saved it, with a change.
+// replaced deletes an object in a cluster and creates it again from what was saved of it, with a
+// change.
 func (f *fleet) replaced(c client.Client, o *unstructured.Unstructured, patch string) *unstructured.Unstructured {
 	f.t.Helper()
 	saved := f.live(c, o)
@@ -24,7 +25,8 @@ func (f *fleet) replaced(c client.Client, o *unstructured.Unstructured, patch st
 	return f.has(c, f.patched(saved, patch), "kubectl-create")
 }
 
-// What was left in a cluster is the hub's again. What others made anew under its name is not, whatever marks it carries: it is adopted if it is equal, and else a conflict.
+// An orphan is a copy again. An object that others created under its name with its marks is not: it
+// is adopted if it is equal, and else a conflict.
 func TestAnOrphanThatWasMadeAnewIsJudged(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -67,8 +69,9 @@ func TestAnOrphanThatWasMadeAnewIsJudged(t *testing.T) {
 	f.unjoin("oak")
 }
 
-// What becomes the hub's with more replicas than the share of its cluster keeps them until they are available elsewhere: a copy that was made anew with its marks, and
-// what others made and a policy takes over.
+// What becomes the hub's with more replicas than the share of its cluster keeps them until they are
+// available elsewhere: a copy that was created again with its marks, and an unmanaged object that a
+// policy takes over.
 func TestWhatIsTakenBackLosesNoAvailableReplica(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -127,7 +127,8 @@ func NeededOverrides(b *workv1alpha2.ResourceBinding) []types.NamespacedName {
 	return needed
 }
 
-// RequiredByOrphans reports whether a template that was deleted with propagation Orphan left in a cluster what needs the copy of a binding there.
+// RequiredByOrphans reports whether a template that was deleted with propagation Orphan left in a
+// cluster what needs the copy of a binding there.
 func RequiredByOrphans(b *workv1alpha2.ResourceBinding, cluster string) bool {
 	return slices.ContainsFunc(b.Spec.RequiredByOrphans, func(o workv1alpha2.OrphaningTemplate) bool { return slices.Contains(o.Clusters, cluster) })
 }

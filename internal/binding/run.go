@@ -20,8 +20,9 @@ func RunIn(runs []workv1alpha2.Run, template types.UID, cluster string) *workv1a
 	return nil
 }
 
-// RunsThere reports whether a mark is about the cluster with an id. A mark without an id, of an earlier version, is about every cluster of its
-// name, and so is every mark while the id of the cluster is not known.
+// RunsThere reports whether a mark is about the cluster with an id. A mark without an id, which an
+// earlier version wrote, is about every cluster of its name. While the id of the cluster is
+// unknown, every mark of its name is about it.
 func RunsThere(r *workv1alpha2.Run, id string) bool {
 	return r.ClusterID == "" || id == "" || r.ClusterID == id
 }

@@ -80,7 +80,8 @@ func HasCompletions(o *unstructured.Unstructured) bool {
 	return found && err == nil && o.GroupVersionKind().GroupKind().String() == jobKind
 }
 
-// CompletionsOf returns how many completions a Job asks for; nil for a Job that asks for none, and for another kind.
+// CompletionsOf returns how many completions a Job asks for; nil for a Job that asks for none, and
+// for another kind.
 func CompletionsOf(o *unstructured.Unstructured) *int64 {
 	if !HasCompletions(o) {
 		return nil

@@ -98,7 +98,8 @@ type Controller struct {
 	// capacityRetry is the delay before a workload that does not fit is tried again. It is
 	// capacityLook, except in tests.
 	capacityRetry time.Duration
-	// waitPatience is how long a deletion waits for what follows its template before its binding says so.
+	// waitPatience is how long a deletion waits for what follows its template before its binding
+	// says so.
 	waitPatience time.Duration
 
 	decisions    *decisions

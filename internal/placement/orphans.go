@@ -18,17 +18,21 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// What a template that is deleted with propagation Orphan leaves in a cluster, such as pods, needs there what followed the template. The bindings of that remember it, for as
-// long as they are, or until the template is placed there again. docs/design/0023-deletion-propagation.md.
+// A template that is deleted with propagation Orphan leaves in clusters what its copies own, such
+// as pods. They need the dependencies of the template there. The bindings of the dependencies
+// remember it until the template is placed there again. docs/design/0023-deletion-propagation.md.
 
 const (
-	// mostOrphans bounds the templates that a binding names so; of those beyond it one entry has the clusters.
+	// mostOrphans bounds the templates that a binding names in requiredByOrphans. One more entry
+	// has the clusters of all others.
 	mostOrphans = 20
-	// waitPatience is the time after which the binding of a template says that its deletion waits for what follows the template.
+	// waitPatience is the time after which the binding of a template says that its deletion waits
+	// for what follows the template.
 	waitPatience = 10 * time.Second
 )
 
-// requiredByOrphans returns the templates that left in clusters what needs a template: those of its binding b (nil: none), and those that are being deleted now.
+// requiredByOrphans returns the templates whose orphans need the template k: those that its binding
+// b (nil: none) names, and those that are being deleted now.
 func (c *Controller) requiredByOrphans(k binding.Template, required []Need, b *workv1alpha2.ResourceBinding) []workv1alpha2.OrphaningTemplate {
 	all := map[binding.Template]sets.Set[string]{}
 	add := func(of binding.Template, clusters []string) {
@@ -65,7 +69,8 @@ func orphaning(namespace string, o workv1alpha2.OrphaningTemplate) binding.Templ
 	return binding.Template{GroupKind: schema.GroupKind{Group: o.Group, Kind: o.Kind}, Namespace: namespace, Name: o.Name}
 }
 
-// orphaningTemplates is how a binding names templates and their clusters: in order, and not more than it may name.
+// orphaningTemplates is how a binding names templates and their clusters: in order, and not more
+// than it may name.
 func orphaningTemplates(all map[binding.Template]sets.Set[string]) []workv1alpha2.OrphaningTemplate {
 	var named []workv1alpha2.OrphaningTemplate
 	others := sets.New[string]()
@@ -92,7 +97,8 @@ func orphaningTemplates(all map[binding.Template]sets.Set[string]) []workv1alpha
 	return named
 }
 
-// inFleet returns templates that left something in clusters of the fleet, with these clusters.
+// inFleet returns the entries with only those clusters that are in the fleet, and without entries
+// that have none.
 func inFleet(s *fleet.Snapshot, all []workv1alpha2.OrphaningTemplate) []workv1alpha2.OrphaningTemplate {
 	var left []workv1alpha2.OrphaningTemplate
 	for _, o := range all {
@@ -107,7 +113,8 @@ func inFleet(s *fleet.Snapshot, all []workv1alpha2.OrphaningTemplate) []workv1al
 	return left
 }
 
-// behind returns what follows a template that is deleted with propagation Orphan and whose binding does not say yet that its copies stay with what the template leaves.
+// behind returns the dependencies of a template that is deleted with propagation Orphan whose
+// bindings do not say yet that their copies stay with the orphans.
 func (c *Controller) behind(b *workv1alpha2.ResourceBinding) []binding.Template {
 	var behind []binding.Template
 	for t := range followed(b) {
@@ -122,7 +129,8 @@ func (c *Controller) behind(b *workv1alpha2.ResourceBinding) []binding.Template 
 	return behind
 }
 
-// staysWith reports whether the binding of something that follows a template says that its copies stay where the template leaves what it owns.
+// staysWith reports whether the binding f of a dependency says that its copies stay where the
+// template of b leaves orphans.
 func staysWith(f, b *workv1alpha2.ResourceBinding) bool {
 	if follower(f) && !f.Spec.PreserveResourcesOnDeletion {
 		return false
@@ -137,7 +145,8 @@ func staysWith(f, b *workv1alpha2.ResourceBinding) bool {
 	return !slices.ContainsFunc(whereabouts(&b.Spec), func(cluster string) bool { return here.Has(cluster) && !kept.Has(cluster) })
 }
 
-// orphanWaits are the deletions that wait for what follows their templates, and why that is behind.
+// orphanWaits are the deletions that wait for the bindings of dependencies, and the errors of the
+// writes of those.
 type orphanWaits struct {
 	mu     sync.Mutex
 	since  map[types.UID]time.Time
@@ -149,7 +158,7 @@ func newOrphanWaits() *orphanWaits {
 	return &orphanWaits{since: map[types.UID]time.Time{}, says: map[types.UID]string{}, failed: map[binding.Template]string{}}
 }
 
-// wrote notes how a write of a template's binding ended.
+// wrote records the error of the last write of a template's binding; nil: it succeeded.
 func (w *orphanWaits) wrote(k binding.Template, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,7 +177,8 @@ func (w *orphanWaits) forget(uid types.UID) {
 	delete(w.says, uid)
 }
 
-// wait notes that the deletion of the binding of a template waits for what follows the template, has the binding say so if that takes long, and returns when to look again.
+// wait records that the deletion of a binding waits for the dependencies behind. If that takes
+// longer than waitPatience, the binding says so. It returns when to look again.
 func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Template) time.Duration {
 	w := c.waits
 	w.mu.Lock()
@@ -198,7 +208,8 @@ func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Temp
 	return settledLook
 }
 
-// DeletionWait says why the deletion of a template waits although the template is gone; empty: it does not.
+// DeletionWait says why the deletion of a template waits although the template is gone; empty: it
+// does not.
 func (c *Controller) DeletionWait(uid types.UID) string {
 	c.waits.mu.Lock()
 	defer c.waits.mu.Unlock()

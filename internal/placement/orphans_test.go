@@ -18,7 +18,8 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// What a template leaves in a cluster that is deleted with propagation Orphan keeps there what it needs, also where others need that elsewhere, until the template is there again.
+// What a template leaves in a cluster that is deleted with propagation Orphan keeps there what it
+// needs, also where others need that elsewhere, until the template is there again.
 func TestWhatOrphansNeedStays(t *testing.T) {
 	for name, own := range map[string]bool{"FollowsAnother": false, "HasAPolicyOfItsOwn": true} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +101,8 @@ func TestOrphaningTemplatesAreBounded(t *testing.T) {
 	}
 }
 
-// A deletion with propagation Orphan that waits for a binding that cannot be written says so, why, and the way out, and goes on once the binding can be written.
+// A deletion with propagation Orphan that waits for a binding that cannot be written says so, why,
+// and the way out, and goes on once the binding can be written.
 func TestADeletionSaysForWhatItWaits(t *testing.T) {
 	w := newWorld(t, 1)
 	w.stop()

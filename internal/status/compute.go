@@ -66,8 +66,8 @@ type subject struct {
 	generation int64  // 0 for kinds without
 	observed   int64  // the observedGeneration that its status has
 	nodePorts  map[string]int64
-	// deletion says for what the template's deletion waits; empty: it is not deleted, or waits for nothing. waitReason is the reason of the
-	// condition.
+	// deletion says for what the template's deletion waits; empty: it is not deleted, or waits for
+	// nothing. waitReason is the reason of the condition.
 	deletion, waitReason string
 	edited               bool // this process has seen another version of it
 	isNew                bool // this process has not watched long enough to know that a copy is not contested

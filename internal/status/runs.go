@@ -112,8 +112,9 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	}
 }
 
-// count notes how many completions of a divided Job fell to a cluster whose mark does not say so, such as that of an adopted copy. The copy says it; of one that is gone and was
-// Complete, its last status does.
+// count sets the completions of a divided Job that fell to a cluster where the mark does not say
+// it, such as that of an adopted copy. The copy says it. If the copy is gone and was Complete, its
+// last status does.
 func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
 	if !divided || r.Phase == workv1alpha2.RunSkipped || r.Phase == workv1alpha2.RunRefused {
 		return
