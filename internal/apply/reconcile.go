@@ -59,16 +59,50 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	}
 	t := &task{queue: q, binding: b, changes: s.changes}
 	t.wanted, t.source = q.wanted(ctx, b)
+	decided := int64(0)
+	if t.wanted.Decided {
+		decided = b.Generation
+	}
+	q.applier.results.decide(b.UID, q.name(), decided)
 	seen := q.seenOf(b, &t.wanted)
 	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
-	known := s.acts
-	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
-	known.Fate = q.applier.fate(b, q.name(), t.wanted.Work.Mark)
+	known := q.known(b, &t.wanted, s)
 	begins := t.wanted.Work.tracked() && t.wanted.Work.Older && seen.At != presence.Present || t.wanted.Work.asked()
 	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins { // else there is nothing to remove, or to begin
 		known.Surveyed = q.applier.survey.done(ctx)
 	}
-	return t.do(ctx, Plan(t.wanted, seen, known))
+	next, again = t.do(ctx, Plan(t.wanted, seen, known))
+	if again && t.applied && t.reports(ctx) {
+		return queue.Next{}, false
+	}
+	return next, again
+}
+
+// known is what a state shows to a plan.
+func (q *clusterQueue) known(b *workv1alpha2.ResourceBinding, w *Wanted, s state) Known {
+	known := s.acts
+	known.Now, known.Restored = time.Now(), q.applier.restore.Suspected()
+	known.Fate = q.applier.fate(b, q.name(), w.Work.Mark)
+	return known
+}
+
+// reports plans on after the manifest was applied, for what was wanted then, and returns true if all that was left to do was to report
+// it. Otherwise nothing is done: what is wanted has to be gathered anew. That is so after a change of what it depends on, where work is
+// tracked, where replicas move, and where the binding has other copies.
+func (t *task) reports(ctx context.Context) bool {
+	q := t.queue
+	s, _ := q.applier.results.get(t.binding.UID, q.name())
+	if s.changes != t.changes || t.wanted.Work.tracked() || q.applier.results.moves(t.binding.UID, q.name()) {
+		return false
+	}
+	seen := q.seenOf(t.binding, &t.wanted)
+	actions := Plan(t.wanted, seen, q.known(t.binding, &t.wanted, s))
+	if len(seen.Copies) > 1 || slices.ContainsFunc(actions, func(a Action) bool { return a.Verb != Report }) {
+		return false
+	}
+	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
+	t.do(ctx, actions)
+	return true
 }
 
 // wanted is what a binding wants of this cluster, and the template that it is made from.
