@@ -174,10 +174,21 @@ func (a *Applier) moving(cluster string) {
 	}
 }
 
-// decided has a binding reconciled about which placement knows more.
+// decided has a binding reconciled about which placement knows more, where the last plan did not know that much: placement knows a
+// decision once the hub has stored it, which is before it tells.
 func (a *Applier) decided(name types.NamespacedName) {
-	if b, ok := a.bindings.Get(name); ok {
-		a.add(b, binding.Clusters(b))
+	b, ok := a.bindings.Get(name)
+	if !ok {
+		return
+	}
+	for cluster := range binding.Clusters(b).Union(a.holding(b.UID)) {
+		q, ok := a.queue(cluster)
+		if !ok {
+			continue
+		}
+		if s, _ := a.results.get(b.UID, cluster); s.cluster != q.uid || s.decided != b.Generation {
+			q.items.Add(item{binding: name})
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ type task struct {
 	sent      bool // the cluster was asked for a copy
 	// edited is true while a copy follows a change of its template, owned once the hub owns what others owned of an object that it did not make.
 	edited, owned bool
+	// applied is true once the cluster has taken the manifest.
+	applied bool
 }
 
 // do does actions in order. next says when to plan again; again means at once.
@@ -84,8 +86,17 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Retry:
 		return queue.Next{After: a.After, Backoff: a.After == 0}, false, true
 	case Forget:
-		t.update(func(s *state) { *s = state{cluster: t.queue.uid, gone: true, changes: s.changes} })
-		t.queue.applier.released(t.binding, t.queue.name())
+		var gone bool // that was known before
+		t.update(func(s *state) {
+			gone = s.gone
+			*s = state{cluster: t.queue.uid, gone: true, changes: s.changes, plans: s.plans}
+		})
+		// What is released may be this binding: it would be planned for without end.
+		if gone {
+			t.queue.applier.finalize(t.binding)
+		} else {
+			t.queue.applier.released(t.binding, t.queue.name())
+		}
 		return queue.Next{}, false, true
 	case Suspect:
 		return t.suspect(ctx, a.Copy)
@@ -338,6 +349,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 		return queue.Next{Backoff: true}, false
 	}
 	// What else the plan has to say, such as what is left over, is found by planning again.
+	t.applied = true
 	return queue.Next{}, true
 }
 

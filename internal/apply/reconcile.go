@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -60,11 +61,14 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	now := q.applier.now()
 	s = t.uncontested(s, now)
 	t.wanted, t.source = q.wanted(ctx, b)
+	decided := int64(0)
+	if t.wanted.Decided {
+		decided = b.Generation
+	}
+	q.applier.results.decide(b.UID, q.name(), decided)
 	seen := q.seenOf(b, &t.wanted)
 	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
-	known := s.acts
-	known.Now, known.Restored, known.Contested = now, q.applier.restore.Suspected(), s.contest != Contest{}
-	known.Fate = q.applier.fate(b, q.name(), t.wanted.Work.Mark)
+	known := q.known(b, &t.wanted, s, now)
 	begins := t.wanted.Work.tracked() && t.wanted.Work.Older && seen.At != presence.Present || t.wanted.Work.asked()
 	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins { // else there is nothing to remove, or to begin
 		known.Surveyed = q.applier.survey.done(ctx)
@@ -73,7 +77,38 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	if len(actions) == 0 && !b.DeletionTimestamp.IsZero() {
 		t.unremoved(ctx, nil) // the copies are known, and on their way
 	}
-	return t.do(ctx, actions)
+	next, again = t.do(ctx, actions)
+	if again && t.applied && t.reports(ctx) {
+		return queue.Next{}, false
+	}
+	return next, again
+}
+
+// known is what a state shows to a plan.
+func (q *clusterQueue) known(b *workv1alpha2.ResourceBinding, w *Wanted, s state, now time.Time) Known {
+	known := s.acts
+	known.Now, known.Restored, known.Contested = now, q.applier.restore.Suspected(), s.contest != Contest{}
+	known.Fate = q.applier.fate(b, q.name(), w.Work.Mark)
+	return known
+}
+
+// reports plans on after the manifest was applied, for what was wanted then, and returns true if all that was left to do was to report
+// it. Otherwise nothing is done: what is wanted has to be gathered anew. That is so after a change of what it depends on, where work is
+// tracked, where replicas move, and where the binding has other copies.
+func (t *task) reports(ctx context.Context) bool {
+	q := t.queue
+	s, _ := q.applier.results.get(t.binding.UID, q.name())
+	if s.changes != t.changes || t.wanted.Work.tracked() || q.applier.results.moves(t.binding.UID, q.name()) {
+		return false
+	}
+	seen := q.seenOf(t.binding, &t.wanted)
+	actions := Plan(t.wanted, seen, q.known(t.binding, &t.wanted, s, q.applier.now()))
+	if len(seen.Copies) > 1 || slices.ContainsFunc(actions, func(a Action) bool { return a.Verb != Report }) {
+		return false
+	}
+	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
+	t.do(ctx, actions)
+	return true
 }
 
 // wanted is what a binding wants of this cluster, and the template that it is made from.

@@ -35,6 +35,8 @@ type state struct {
 	changes int    // of what the manifest depends on
 	about   int    // the changes that result knew
 	planned string // the version of the template that the last plan was made for
+	plans   int    // how often what the binding wants was gathered and planned for
+	decided int64  // the generation of the binding that the last plan was made for, if it was decided
 
 	acts     Known // but for Now and Restored
 	refusals int   // of the manifest acts.Refused, in a row
@@ -193,9 +195,28 @@ func (r *results) plan(binding types.UID, cluster, version string) state {
 		r.states[binding] = map[string]state{}
 	}
 	s := r.states[binding][cluster]
-	s.planned = version
+	s.planned, s.plans = version, s.plans+1
 	r.states[binding][cluster] = s
 	return s
+}
+
+// decide notes that the last plan for a cluster was made for a generation of the binding, and that placement had decided on it; 0: it had
+// not.
+func (r *results) decide(binding types.UID, cluster string, generation int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.states[binding][cluster]; ok {
+		s.decided = generation
+		r.states[binding][cluster] = s
+	}
+}
+
+// moves is true where replicas of a copy move, or wait for others to be available before they do.
+func (r *results) moves(binding types.UID, cluster string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	_, leaves := r.left[binding][cluster]
+	return leaves || r.waits[binding].Has(cluster)
 }
 
 // edited notes that the template is of a version, empty when it is not known, unless the last plan was made for that: the events of what is listed at a start
@@ -217,7 +238,7 @@ func (r *results) load(binding types.UID, cluster string, s state) {
 		r.states[binding] = map[string]state{}
 	}
 	if now := r.states[binding][cluster]; now.cluster == "" && !now.known {
-		s.changes, s.about, s.planned = now.changes, now.about, now.planned
+		s.changes, s.about, s.planned, s.plans, s.decided = now.changes, now.about, now.planned, now.plans, now.decided
 		r.states[binding][cluster] = s
 	}
 }
