@@ -174,3 +174,55 @@ func TestElementsWithTheSameKey(t *testing.T) {
 	}
 	f.unjoin("oak")
 }
+
+// A hub that ends between the create of an object with duplicates and the write of managedFields finds its mark, and takes the object back: it is made once.
+func TestDuplicatesOfAHubThatEnds(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	r, err := testenv.NewRecorder(testenv.Config(oakServer))
+	f.must(err)
+	t.Cleanup(func() { f.must(r.Close()) })
+	f.join("oak", r.Kubeconfig())
+	oak := f.client(testenv.Config(oakServer))
+	ns := testenv.Namespace(t, testenv.Config(hubServer))
+	template := f.manifestOf(ns, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: x, namespace: NAMESPACE}, secrets: [{name: s1}, {name: s1}]}`)
+	r.OnWriteIn(ns, func(w testenv.Write) {
+		if w.Verb == "create" && w.Resource == "serviceaccounts" {
+			r.Fail(testenv.Mute)
+		}
+	})
+	b := f.bind(template, nil, "oak")
+	creates := func() (n int) {
+		for _, w := range r.Writes(0) {
+			if w.Namespace == ns && w.Resource == "serviceaccounts" && w.Verb == "create" && w.Code == 201 {
+				n++
+			}
+		}
+		return n
+	}
+	f.eventually("it is created", func() error {
+		if creates() == 0 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	f.stop()
+	r.OnWriteIn(ns, nil)
+	r.Heal()
+	before := f.live(oak, template)
+	if ownSet(before, "v1") != nil {
+		t.Fatalf("the fields are owned already: %v", before.GetManagedFields())
+	}
+
+	f.start()
+	f.eventually("oak is reachable", func() error { return f.reachable("oak") })
+	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+	after := f.live(oak, template)
+	if after.GetUID() != before.GetUID() || creates() != 1 {
+		t.Errorf("it was created %d times", creates())
+	}
+	if diff := cmp.Diff(valueAt(template, "secrets"), valueAt(after, "secrets")); diff != "" || ownSet(after, "v1") == nil {
+		t.Errorf("-want +got:\n%s\nmanagedFields: %v", diff, after.GetManagedFields())
+	}
+	f.unjoin("oak")
+}
