@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -138,9 +137,10 @@ func compare(recorded, counted counts) (rose []rise, fell []string) {
 // mostShown is how many findings are printed for a count that rose.
 const mostShown = 20
 
-// report prints the findings of the counts that rose: those in added lines, or all if none is in
+// report lists the findings of the counts that rose: those in added lines, or all if none is in
 // one.
-func report(out io.Writer, rose []rise, found []finding, added func(file string, line int) bool) {
+func report(rose []rise, found []finding, added func(file string, line int) bool) string {
+	var out strings.Builder
 	for _, r := range rose {
 		var all, fresh []finding
 		for _, f := range found {
@@ -156,13 +156,14 @@ func report(out io.Writer, rose []rise, found []finding, added func(file string,
 			all = fresh
 		}
 		for _, f := range all[:min(len(all), mostShown)] {
-			fmt.Fprintln(out, f)
+			fmt.Fprintln(&out, f)
 		}
 		if n := len(all) - mostShown; n > 0 {
-			fmt.Fprintf(out, "%s: %d more\n", r.directory, n)
+			fmt.Fprintf(&out, "%s: %d more\n", r.directory, n)
 		}
-		fmt.Fprintf(out, "%s: %q rose from %d to %d\n", r.directory, r.key, r.was, r.is)
+		fmt.Fprintf(&out, "%s: %q rose from %d to %d\n", r.directory, r.key, r.was, r.is)
 	}
+	return out.String()
 }
 
 // addedLines returns a function that reports whether a line was added since the file counts was

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -33,7 +32,9 @@ func main() {
 	reset := flag.Bool("reset", false, "record all counts, also those that rose")
 	list := flag.String("list", "", "print what is counted in the `directory`")
 	flag.Parse()
-	if err := run(context.Background(), os.Stdout, options{write: *write, reset: *reset, list: *list}); err != nil {
+	out, err := run(context.Background(), options{write: *write, reset: *reset, list: *list})
+	fmt.Fprint(os.Stdout, out)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "style:", err)
 		os.Exit(1)
 	}
@@ -46,66 +47,65 @@ type options struct {
 }
 
 // run compares the counts of the work tree with the file counts, records them, or lists what is
-// counted.
-func run(ctx context.Context, out io.Writer, o options) error {
+// counted. It returns what to print, also beside an error.
+func run(ctx context.Context, o options) (out string, err error) {
 	top, err := git(ctx, ".", "rev-parse", "--show-toplevel")
 	if err != nil {
-		return err
+		return "", err
 	}
 	root := strings.TrimSpace(top)
 	listed, err := git(ctx, root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
-		return err
+		return "", err
 	}
 	found, err := scan(os.DirFS(root), strings.FieldsFunc(listed, func(r rune) bool { return r == 0 }))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if o.list != "" {
 		for _, f := range found {
 			if path.Dir(f.file) == path.Clean(o.list) {
-				fmt.Fprintln(out, f)
+				out += f.String() + "\n"
 			}
 		}
-		return nil
+		return out, nil
 	}
 	counted := count(found)
 	recorded, err := readCounts(filepath.Join(root, countsFile))
-	if err != nil && !(o.reset && errors.Is(err, os.ErrNotExist)) {
-		return err
+	if err != nil && (!o.reset || !errors.Is(err, os.ErrNotExist)) {
+		return "", err
 	}
 	rose, fell := compare(recorded, counted)
 	if len(rose) > 0 && !o.reset {
 		added, err := addedLines(ctx, root)
 		if err != nil {
-			return err
+			return "", err
 		}
-		report(out, rose, found, added)
-		return fmt.Errorf("%d of the counts in %s rose; fix the lines above as %s says", len(rose), countsFile, guideFile)
+		return report(rose, found, added), fmt.Errorf("%d of the counts in %s rose; fix the lines above as %s says", len(rose), countsFile, guideFile)
 	}
 	guide := filepath.Join(root, guideFile)
 	current, err := os.ReadFile(guide)
 	if err != nil {
-		return err
+		return "", err
 	}
 	text, err := withTables(string(current))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if o.write || o.reset {
 		if err := os.WriteFile(guide, []byte(text), 0o644); err != nil { //nolint:gosec // it is a document
-			return err
+			return "", err
 		}
-		fmt.Fprintf(out, "style: %d refused words and wide lines, before %d\n", total(counted), total(recorded))
-		return os.WriteFile(filepath.Join(root, countsFile), []byte(counted.String()), 0o644) //nolint:gosec // as the guide
+		out = fmt.Sprintf("style: %d refused words and wide lines, before %d\n", total(counted), total(recorded))
+		return out, os.WriteFile(filepath.Join(root, countsFile), []byte(counted.String()), 0o644) //nolint:gosec // as the guide
 	}
 	if len(fell) > 0 {
-		return fmt.Errorf("counts fell: %s; run: make words, and commit %s", strings.Join(fell, ", "), countsFile)
+		return "", fmt.Errorf("%d of the counts in %s fell, first %s; run: make words, and commit that file", len(fell), countsFile, fell[0])
 	}
 	if text != string(current) {
-		return fmt.Errorf("the tables of %s are not those of test/style/glossary.go; run: make words", guideFile)
+		return "", fmt.Errorf("the tables of %s are not those of test/style/glossary.go; run: make words", guideFile)
 	}
-	return nil
+	return "", nil
 }
 
 // git runs a git command in a directory and returns what it prints.
@@ -114,8 +114,7 @@ func git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(exit.Stderr)))
 		}
 		return "", fmt.Errorf("git %s: %w", strings.Join(args, " "), err)

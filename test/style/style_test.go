@@ -50,7 +50,7 @@ latch:
 		"PackageAndFile": {file: "a/room_test.go", content: "package rooms_test\n", want: []string{"1 room", "1 room"}},
 		"NameOfKubernetes": {
 			file:    "a/a.go",
-			content: "package a\n\ntype featureGate int\n\nvar ReadinessGates, HTTPGate int\n\nfunc WalkDir() {}\n\nfunc roomate() {}\n",
+			content: "package a\n\ntype featureGate int\n\nvar ReadinessGates, HTTPGate int\n\nfunc WalkDir() {}\n\nfunc roomba() {}\n",
 			want:    []string{"5 gate"},
 		},
 		"JSONNamesAreAPI":   {file: "a/a.go", content: "package a\n\ntype T struct {\n\tRoom int `json:\"room\"`\n\tTold int `yaml:\"told\"`\n}\n", want: []string{"5 told"}},
@@ -250,15 +250,13 @@ func TestReport(t *testing.T) {
 	if !added("c.go", 7) || added("d.go", 7) || !added("b.go", 20) {
 		t.Error("the lines of other files are wrong")
 	}
-	var out strings.Builder
-	report(&out, []rise{{directory: "a", key: "room", is: 30, was: 27}}, found, added)
+	got := report([]rise{{directory: "a", key: "room", is: 30, was: 27}}, found, added)
 	want := "a/a.go:4: room\na/a.go:7: room\na/a.go:8: room\na: \"room\" rose from 27 to 30\n"
-	if diff := cmp.Diff(want, out.String()); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	out.Reset()
-	report(&out, []rise{{directory: "a", key: "gate", is: 30, was: 27}}, found, func(string, int) bool { return false })
-	if got := out.String(); strings.Count(got, ": gate\n") != mostShown || !strings.HasSuffix(got, "a: 10 more\na: \"gate\" rose from 27 to 30\n") {
+	got = report([]rise{{directory: "a", key: "gate", is: 30, was: 27}}, found, func(string, int) bool { return false })
+	if strings.Count(got, ": gate\n") != mostShown || !strings.HasSuffix(got, "a: 10 more\na: \"gate\" rose from 27 to 30\n") {
 		t.Error(got)
 	}
 }
@@ -306,9 +304,8 @@ func TestRun(t *testing.T) {
 	}
 	check := func(step string, o options, prints, fails string) {
 		t.Helper()
-		var out strings.Builder
-		err := run(t.Context(), &out, o)
-		if got := out.String(); got != prints {
+		got, err := run(t.Context(), o)
+		if got != prints {
 			t.Errorf("%s prints %q, want %q", step, got, prints)
 		}
 		if got := fmt.Sprint(err); !strings.Contains(got, fails) {
@@ -347,7 +344,7 @@ func TestRun(t *testing.T) {
 	if err := os.Remove("b/told.go"); err != nil {
 		t.Fatal(err)
 	}
-	check("Fewer", options{}, "", "counts fell: a room: 2 to 0; run: make words")
+	check("Fewer", options{}, "", "1 of the counts in test/style/counts fell, first a room: 2 to 0; run: make words")
 	check("Fewer, written", options{write: true}, "style: 0 refused words and wide lines, before 2\n", "nil")
 	counted("")
 	check("Fewer, afterwards", options{}, "", "nil")

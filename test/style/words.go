@@ -46,9 +46,8 @@ func matchers(concepts ...concept) (names, text matcher) {
 func (m matcher) add(key string, except bool, phrases ...string) {
 	for _, phrase := range phrases {
 		words := strings.Fields(phrase)
-		all := append(m[words[0]], pattern{words: words, key: key, except: except})
-		slices.SortStableFunc(all, func(a, b pattern) int { return len(b.words) - len(a.words) })
-		m[words[0]] = all
+		m[words[0]] = append(m[words[0]], pattern{words: words, key: key, except: except})
+		slices.SortStableFunc(m[words[0]], func(a, b pattern) int { return len(b.words) - len(a.words) })
 	}
 }
 
