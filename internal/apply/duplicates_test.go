@@ -18,7 +18,7 @@ import (
 // valueAt returns a value of an object at a path in which numbers are elements of lists.
 func valueAt(o *unstructured.Unstructured, path string) any {
 	var value any = o.Object
-	for _, name := range strings.Split(path, ".") {
+	for name := range strings.SplitSeq(path, ".") {
 		switch of := value.(type) {
 		case map[string]any:
 			value = of[name]

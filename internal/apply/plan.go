@@ -431,8 +431,8 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 	}
 	switch {
 	case !s.Listed && s.Problem != "" && !slices.ContainsFunc(actions, func(a Action) bool { return a.Verb == Report }):
-		actions = append(actions, report(workv1alpha2.ReasonListFails, fmt.Sprintf(
-			"whether a copy is left is not known, because the cluster cannot list the type: %s", s.Problem))...)
+		actions = append(actions, report(workv1alpha2.ReasonListFails,
+			"whether a copy is left is not known, because the cluster cannot list the type: "+s.Problem)...)
 		return append(actions, Action{Verb: Await})
 	case !s.Listed:
 		return append(actions, Action{Verb: Await})

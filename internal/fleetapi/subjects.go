@@ -1,6 +1,7 @@
 package fleetapi
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +62,7 @@ func (b *boundRoles) set(name types.NamespacedName, ref rbacv1.RoleRef, subjects
 		b.of[is.role] = sets.New[types.NamespacedName]()
 	}
 	b.of[is.role].Insert(name)
-	return append(was.subjects[:len(was.subjects):len(was.subjects)], subjects...)
+	return append(slices.Clip(was.subjects), subjects...)
 }
 
 // subjectChanges counts the changes of the hub's RBAC, and knows the last one that is of each

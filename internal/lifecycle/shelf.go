@@ -297,7 +297,7 @@ func (s *State) writeHosts(ctx context.Context, shelf Shelf, records map[string]
 	return group.Wait()
 }
 
-// removeHosts removes the records of the hosts for which which returns true.
+// removeHosts removes the records of the hosts that which selects.
 func (s *State) removeHosts(ctx context.Context, shelf Shelf, which func(host string) bool) error {
 	known := maps.Clone(s.stored.hosts)
 	var mu sync.Mutex

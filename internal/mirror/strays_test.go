@@ -72,7 +72,10 @@ func TestRestartFinishesDrops(t *testing.T) {
 			exec := func(text string) { t.Helper(); must[sql.Result](t)(raw.ExecContext(t.Context(), text)) }
 			left := func() (clusters []string) {
 				t.Helper()
-				found := must[*sql.Rows](t)(raw.QueryContext(t.Context(), "SELECT cluster FROM object WHERE namespace = ? AND name = 'web' ORDER BY cluster", namespace))
+				found, err := raw.QueryContext(t.Context(), "SELECT cluster FROM object WHERE namespace = ? AND name = 'web' ORDER BY cluster", namespace)
+				if err != nil {
+					t.Fatal(err)
+				}
 				defer found.Close()
 				for found.Next() {
 					var cluster string

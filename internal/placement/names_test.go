@@ -66,7 +66,7 @@ func TestTheNamesOfTheClustersAreWritten(t *testing.T) {
 	written := func(letters string) {
 		t.Helper()
 		var want []string
-		for _, letter := range strings.Split(letters, "") {
+		for letter := range strings.SplitSeq(letters, "") {
 			want = append(want, w.namespace+"-"+letter)
 		}
 		w.eventually("the names are "+letters, func() error {

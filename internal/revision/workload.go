@@ -93,8 +93,8 @@ func ofRevision(all map[string]string) map[string]string {
 	return annotations
 }
 
-// object returns the wanted object of a revision on the hub, and the action that leads to it. is is
-// the existing object, or nil.
+// object returns the wanted object of a revision on the hub, and the action that leads to it. The
+// argument is has the existing object, or nil.
 func (w *workload) object(r revision, is client.Object) (client.Object, action, error) {
 	switch is := is.(type) {
 	case *appsv1.ReplicaSet:

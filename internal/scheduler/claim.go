@@ -96,7 +96,7 @@ func (c *Claim) Same() string {
 	return c.same()
 }
 
-// OfNode: see Same.
+// OfNode returns a key for the demands on a node, see Same.
 func (c *Claim) OfNode() string {
 	if c == nil {
 		return ""
@@ -104,7 +104,7 @@ func (c *Claim) OfNode() string {
 	return c.ofNode()
 }
 
-// Where: see Same.
+// Where returns a key for the nodes that accept the claim, see Same.
 func (c *Claim) Where() string {
 	if c == nil {
 		return ""

@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -172,8 +171,7 @@ func TestAContestedCopyIsWrittenOfOnce(t *testing.T) {
 	version := b.ResourceVersion
 	f.must(f.hub.Get(t.Context(), client.ObjectKeyFromObject(b), b))
 	if b.ResourceVersion != version {
-		raw, _ := json.Marshal(b.Status)
-		t.Errorf("the binding was written: %s", raw)
+		t.Errorf("the binding was written: %+v", b.Status)
 	}
 	if got := f.warnings(ns); !slices.Equal(told, got) {
 		t.Errorf("the events are %v", got)

@@ -312,22 +312,23 @@ func (mysqlDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
 // A released migration is never edited, only followed by another. Here every statement of one is committed by itself,
 // and must do nothing when it is run again.
 func (mysqlDialect) migrations() [][]string {
-	return [][]string{{
-		`CREATE TABLE IF NOT EXISTS cluster (
+	return [][]string{
+		{
+			`CREATE TABLE IF NOT EXISTS cluster (
 			name    varbinary(255) PRIMARY KEY CHECK (name <> ''),
 			dropped integer NOT NULL) ENGINE = InnoDB`,
-		`CREATE TABLE IF NOT EXISTS type (
+			`CREATE TABLE IF NOT EXISTS type (
 			id       bigint PRIMARY KEY,
 			grp      varbinary(255) NOT NULL,
 			resource varbinary(255) NOT NULL CHECK (resource <> ''),
 			UNIQUE (grp, resource)) ENGINE = InnoDB`,
-		`CREATE TABLE IF NOT EXISTS served (
+			`CREATE TABLE IF NOT EXISTS served (
 			cluster    varbinary(255) NOT NULL,
 			type       bigint NOT NULL,
 			api        longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
 			checkpoint longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
 			PRIMARY KEY (cluster, type)) ENGINE = InnoDB`,
-		`CREATE TABLE IF NOT EXISTS object (
+			`CREATE TABLE IF NOT EXISTS object (
 			id        bigint PRIMARY KEY,
 			seq       bigint NOT NULL,
 			type      bigint NOT NULL,
@@ -344,11 +345,11 @@ func (mysqlDialect) migrations() [][]string {
 			note      longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
 			UNIQUE KEY object_key (type, cluster, namespace, name),
 			KEY object_owner (owner)) ENGINE = InnoDB`,
-		`CREATE TABLE IF NOT EXISTS body (
+			`CREATE TABLE IF NOT EXISTS body (
 			object bigint PRIMARY KEY,
 			json   longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
 			exact  longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin) ENGINE = InnoDB`,
-		`CREATE TABLE IF NOT EXISTS label (
+			`CREATE TABLE IF NOT EXISTS label (
 			type        bigint NOT NULL,
 			label_key   varbinary(317) NOT NULL,
 			label_value varbinary(255) NOT NULL,
@@ -357,12 +358,13 @@ func (mysqlDialect) migrations() [][]string {
 			name        varbinary(512) NOT NULL,
 			object      bigint NOT NULL,
 			PRIMARY KEY (type, label_key, label_value, cluster, namespace, name)) ENGINE = InnoDB`,
-		`CREATE TABLE IF NOT EXISTS epoch (id varchar(64) NOT NULL, seq bigint NOT NULL) ENGINE = InnoDB`,
-		`INSERT INTO epoch SELECT uuid(), 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM epoch)`,
-	}, slices.Concat(
-		addColumns("object", "began bigint NOT NULL DEFAULT 0", "since bigint NOT NULL DEFAULT 0", "revisions bigint NOT NULL DEFAULT 0"),
-		[]string{
-			`CREATE TABLE IF NOT EXISTS revision (
+			`CREATE TABLE IF NOT EXISTS epoch (id varchar(64) NOT NULL, seq bigint NOT NULL) ENGINE = InnoDB`,
+			`INSERT INTO epoch SELECT uuid(), 0 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM epoch)`,
+		},
+		slices.Concat(
+			addColumns("object", "began bigint NOT NULL DEFAULT 0", "since bigint NOT NULL DEFAULT 0", "revisions bigint NOT NULL DEFAULT 0"),
+			[]string{
+				`CREATE TABLE IF NOT EXISTS revision (
 			id     bigint PRIMARY KEY,
 			object bigint NOT NULL,
 			began  bigint NOT NULL,
@@ -373,7 +375,7 @@ func (mysqlDialect) migrations() [][]string {
 			body   longblob NOT NULL,
 			KEY revision_object (object, id),
 			KEY revision_until (until)) ENGINE = InnoDB`,
-			`CREATE TABLE IF NOT EXISTS past (
+				`CREATE TABLE IF NOT EXISTS past (
 			id        bigint PRIMARY KEY,
 			type      bigint NOT NULL,
 			cluster   varbinary(255) NOT NULL,
@@ -383,40 +385,41 @@ func (mysqlDialect) migrations() [][]string {
 			ended     bigint NOT NULL,
 			KEY past_key (type, cluster, namespace, name, id),
 			KEY past_ended (ended)) ENGINE = InnoDB`,
-		},
-		addColumns("epoch", "history_bytes bigint NOT NULL DEFAULT 0", "kept_from bigint NOT NULL DEFAULT 0"),
-		[]string{"UPDATE epoch SET kept_from = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) WHERE kept_from = 0"},
-	), slices.Concat(
-		addColumns("object", "terms longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL", "made bigint NOT NULL DEFAULT 0"),
-		addColumns("label", "created bigint NOT NULL DEFAULT 0"),
-		[]string{
-			"UPDATE object SET terms = '[]' WHERE terms = ''",
-			"UPDATE object SET made = since WHERE began = id",
-			"UPDATE label l JOIN object o ON o.id = l.object SET l.created = o.created",
-			"ALTER TABLE label MODIFY label_value varbinary(512) NOT NULL",
-			`CREATE TABLE IF NOT EXISTS tally (
+			},
+			addColumns("epoch", "history_bytes bigint NOT NULL DEFAULT 0", "kept_from bigint NOT NULL DEFAULT 0"),
+			[]string{"UPDATE epoch SET kept_from = CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED) WHERE kept_from = 0"},
+		), slices.Concat(
+			addColumns("object", "terms longtext CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL", "made bigint NOT NULL DEFAULT 0"),
+			addColumns("label", "created bigint NOT NULL DEFAULT 0"),
+			[]string{
+				"UPDATE object SET terms = '[]' WHERE terms = ''",
+				"UPDATE object SET made = since WHERE began = id",
+				"UPDATE label l JOIN object o ON o.id = l.object SET l.created = o.created",
+				"ALTER TABLE label MODIFY label_value varbinary(512) NOT NULL",
+				`CREATE TABLE IF NOT EXISTS tally (
 			type      bigint NOT NULL,
 			cluster   varbinary(255) NOT NULL,
 			namespace varbinary(255) NOT NULL,
 			objects   bigint NOT NULL,
 			PRIMARY KEY (type, cluster, namespace)) ENGINE = InnoDB`,
-			"REPLACE INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace",
-		},
-		addIndex("label", "label_created", "type, label_key, label_value, created, object"),
-		addIndex("object", "object_name", "type, name, cluster, namespace"),
-		addIndex("object", "object_created", "type, created, id"),
-		addIndex("object", "object_made", "type, made"),
-		addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
-	), addColumns("body", "packed longblob"), append(addColumns("object", "prose bigint NOT NULL DEFAULT 0"),
-		// No FULLTEXT: InnoDB keeps what was deleted from one until somebody who may set the server's variables optimizes the table.
-		"CREATE TABLE IF NOT EXISTS prose (object bigint PRIMARY KEY, words blob NOT NULL) ENGINE = InnoDB",
-		`CREATE TABLE IF NOT EXISTS word (
+				"REPLACE INTO tally SELECT type, cluster, namespace, count(*) FROM object GROUP BY type, cluster, namespace",
+			},
+			addIndex("label", "label_created", "type, label_key, label_value, created, object"),
+			addIndex("object", "object_name", "type, name, cluster, namespace"),
+			addIndex("object", "object_created", "type, created, id"),
+			addIndex("object", "object_made", "type, made"),
+			addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
+		), addColumns("body", "packed longblob"), append(addColumns("object", "prose bigint NOT NULL DEFAULT 0"),
+			// No FULLTEXT: InnoDB keeps what was deleted from one until somebody who may set the server's variables optimizes the table.
+			"CREATE TABLE IF NOT EXISTS prose (object bigint PRIMARY KEY, words blob NOT NULL) ENGINE = InnoDB",
+			`CREATE TABLE IF NOT EXISTS word (
 			type   bigint NOT NULL,
 			word   varbinary(64) NOT NULL,
 			object bigint NOT NULL,
 			PRIMARY KEY (type, word, object)) ENGINE = InnoDB`,
-	), addColumns("epoch", "claim bigint NOT NULL DEFAULT 0", "owner varchar(512) NOT NULL DEFAULT ''"),
-		append(addColumns("epoch", "written bigint NOT NULL DEFAULT 0"), "UPDATE epoch SET written = seq")}
+		), addColumns("epoch", "claim bigint NOT NULL DEFAULT 0", "owner varchar(512) NOT NULL DEFAULT ''"),
+		append(addColumns("epoch", "written bigint NOT NULL DEFAULT 0"), "UPDATE epoch SET written = seq"),
+	}
 }
 
 // addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.

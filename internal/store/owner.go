@@ -152,13 +152,9 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 			return err
 		}
 	}
-	if p.pair == nil {
-		for _, c := range p.where {
-			if set, ok := c.(labelSet); ok && !set.not {
-				if _, ok, err := lead(d.labelled(p.kind, set.key), fewCandidates); ok || err != nil {
-					return err
-				}
-			}
+	for _, key := range labelKeys(p) {
+		if _, ok, err := lead(d.labelled(p.kind, key), fewCandidates); ok || err != nil {
+			return err
 		}
 	}
 	reach := map[string]int64{} // how far the index was read for so many objects that have a word: it is the rarer
@@ -196,6 +192,20 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 		p.recent = len(found) <= fewCandidates
 	}
 	return nil
+}
+
+// labelKeys returns the label keys that every object of a plan has and whose index may lead to the
+// objects; none where a label with its value leads already.
+func labelKeys(p *plan) (keys []string) {
+	if p.pair != nil {
+		return nil
+	}
+	for _, c := range p.where {
+		if set, ok := c.(labelSet); ok && !set.not {
+			keys = append(keys, set.key)
+		}
+	}
+	return keys
 }
 
 // spanned is how many objects of the type there are in the namespaces of a plan.
