@@ -13,12 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/presence"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -370,6 +372,13 @@ func TestAnAutoscalersReplicasStay(t *testing.T) {
 			t.Errorf("%s there are %d replicas, want %d", when, n, want)
 		}
 	}
+	f.eventually("the hub has seen the object", func() error {
+		is, _ := f.mirror.Lookup("oak", schema.GroupResource{Group: "apps", Resource: "deployments"}, ns, "x")
+		if is != presence.Present {
+			return errors.New("it has not")
+		}
+		return nil
+	})
 	mu.Lock()
 	block = true
 	mu.Unlock()

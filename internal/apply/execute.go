@@ -115,8 +115,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Judge:
 		return t.judge(ctx, a.Copy)
 	case Delete:
-		err := t.remove(ctx, a.Copy)
-		if t.unremoved(ctx, err); err != nil {
+		if err := t.remove(ctx, a.Copy); err != nil {
 			return retry, false, true
 		}
 	case Unmark:

@@ -29,7 +29,9 @@ func (t *task) remove(ctx context.Context, o mirror.Object) error {
 			return err
 		}
 	}
-	return t.queue.delete(ctx, t.binding, o, t.wanted.Intent == Vacate, propagation)
+	err := t.queue.delete(ctx, t.binding, o, t.wanted.Intent == Vacate, propagation)
+	t.unremoved(ctx, err)
+	return err
 }
 
 // propagation returns the propagation with which the copies of a deleted binding are to be deleted. The garbage collector of the hub may

@@ -37,10 +37,10 @@ func kept(err error) (reason string) {
 	switch {
 	case errors.As(err, &unknown):
 		return workv1alpha2.ReasonListFails
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err):
-		return workv1alpha2.ReasonRejected
-	default:
+	case err == nil, unanswered(err), apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return ""
+	default:
+		return workv1alpha2.ReasonRejected // by the cluster, or by a webhook of it that does not answer
 	}
 }
 

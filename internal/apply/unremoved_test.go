@@ -33,6 +33,8 @@ func TestKept(t *testing.T) {
 		"AListThatIsForbidden":   {unlisted("namespace a", pods, apierrors.NewForbidden(pods, "", nil)), workv1alpha2.ReasonListFails},
 		"AListWithoutAnAnswer":   {unlisted("namespace a", pods, io.ErrUnexpectedEOF), ""},
 		"ADeletionIsForbidden":   {fmt.Errorf("delete: %w", apierrors.NewForbidden(pods, "a", errors.New("no"))), workv1alpha2.ReasonRejected},
+		"AWebhookThatIsSilent":   {apierrors.NewInternalError(errors.New(`failed calling webhook "a.example.com"`)), workv1alpha2.ReasonRejected},
+		"SomethingThatIsGoing":   {errors.New("namespaces a waits for pods a/b to go"), ""},
 		"ADeletionThatConflicts": {apierrors.NewConflict(pods, "a", errors.New("changed")), ""},
 		"ADeletionThatTimesOut":  {apierrors.NewTimeoutError("late", 1), ""},
 	} {
