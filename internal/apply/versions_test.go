@@ -192,3 +192,32 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 	}
 	f.unjoin("oak")
 }
+
+// An object that others made in an earlier version is taken over in the version of the template. What a controller owns of it, in that earlier version, stays the controller's.
+func TestTakenOverInANewVersion(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	oak := f.client(testenv.Config(oakServer))
+	ns := f.adoptable(oak)
+	const group = "taken.example.com"
+	f.defines(oak, group, stored(oldGadget, true))
+	theirs := f.has(oak, f.gadget(ns, group+"/v1alpha1", `{size: 1}`), "someone")
+	f.must(oak.Status().Patch(t.Context(), theirs, client.RawPatch(types.MergePatchType, []byte(`{"status":{"ready":true}}`)), client.FieldOwner("controller")))
+	f.defines(oak, group, stored(oldGadget, false), stored(newGadget, true))
+
+	template := f.gadget(ns, group+"/v1", `{size: 1}`)
+	b := f.bind(template, overwrites, "oak")
+	f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+	live := f.live(oak, template)
+	if live.GetUID() != theirs.GetUID() || live.GetAnnotations()[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginTakenOver {
+		t.Errorf("it was not taken over: %v", live.Object["metadata"])
+	}
+	if _, owned := ownSet(live, group+"/v1")["f:spec"]; !owned {
+		t.Errorf("the fields are owned by %v", live.GetManagedFields())
+	}
+	if !slices.ContainsFunc(live.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "controller" && e.Subresource == "status" }) {
+		t.Errorf("the status is owned by %v", live.GetManagedFields())
+	}
+	f.unjoin("oak")
+}
