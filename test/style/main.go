@@ -33,7 +33,9 @@ func main() {
 	list := flag.String("list", "", "print what is counted in the `directory`")
 	flag.Parse()
 	out, err := run(context.Background(), options{write: *write, reset: *reset, list: *list})
-	fmt.Fprint(os.Stdout, out)
+	if _, printed := os.Stdout.WriteString(out); err == nil {
+		err = printed
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "style:", err)
 		os.Exit(1)
@@ -63,12 +65,13 @@ func run(ctx context.Context, o options) (out string, err error) {
 		return "", err
 	}
 	if o.list != "" {
+		var lines strings.Builder
 		for _, f := range found {
 			if path.Dir(f.file) == path.Clean(o.list) {
-				out += f.String() + "\n"
+				fmt.Fprintln(&lines, f)
 			}
 		}
-		return out, nil
+		return lines.String(), nil
 	}
 	counted := count(found)
 	recorded, err := readCounts(filepath.Join(root, countsFile))
