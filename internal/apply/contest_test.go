@@ -199,6 +199,19 @@ func TestLabelsAreWrittenAtAPace(t *testing.T) {
 	if l.pause("ns", other, at) != 0 || l.pause("another", one, at) != 0 || l.pause("ns", one, at.Add(PutBackMemory+1)) != 0 {
 		t.Error("other labels, another namespace, or labels of long ago wait")
 	}
+	// The hub's labels change: the put-backs of those before do not count.
+	for n := range immediatePutBacks {
+		if l.wrote("ns", other, at); l.pause("ns", other, at) != 0 {
+			t.Errorf("other labels wait after %d put-backs", n)
+		}
+	}
+	l.wrote("ns", other, at)
+	if l.pause("ns", other, at) == 0 {
+		t.Error("other labels are put back without end")
+	}
+	if l.forget("ns"); len(l.written) != 0 {
+		t.Errorf("of a namespace that is gone stays %v", l.written)
+	}
 }
 
 // manualClock is a clock that a test sets.

@@ -40,14 +40,21 @@ func (l *labelWrites) wrote(namespace string, labels map[string]string, now time
 	defer l.mu.Unlock()
 	w, known := l.written[namespace]
 	switch {
-	case !known || now.Sub(w.at) > PutBackMemory:
+	case !known || now.Sub(w.at) > PutBackMemory || !maps.Equal(w.labels, labels):
 		w.putBacks = 0
-	case maps.Equal(w.labels, labels):
+	default:
 		w.putBacks++
 	}
 	w.labels, w.at = labels, now
 	l.written[namespace] = w
 	return w.putBacks == contestedAfter
+}
+
+// forget forgets a namespace that is gone.
+func (l *labelWrites) forget(namespace string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.written, namespace)
 }
 
 // labelContest says who changes labels of a namespace that the hub puts back.

@@ -240,6 +240,7 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		wait, err := q.labelNamespace(ctx, n)
 		return queue.Next{After: wait, Backoff: err != nil}
 	case !ours && apierrors.IsNotFound(err):
+		q.labelled.forget(name)
 		return queue.Next{} // it has just gone
 	case err == nil:
 		if err = q.ensureNamespace(ctx, name); err != nil {
@@ -256,6 +257,9 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		}
 	}
 	gone, err := q.deleteNamespace(ctx, name)
+	if gone {
+		q.labelled.forget(name)
+	}
 	if q.namespaceWaits(name, err); err != nil {
 		logr.FromContextOrDiscard(ctx).Info("namespace not deleted yet", "namespace", name, "cause", err.Error())
 	}

@@ -337,7 +337,7 @@ func (c *Controller) bindingChanged(old, b *workv1alpha2.ResourceBinding) {
 		if b == nil || b.UID != old.UID {
 			c.decisions.forget(old.UID)
 			c.reservations.forget(old.UID)
-			c.waits.forget(old.UID)
+			c.waits.forget(old)
 		}
 	}
 	if b != nil && !b.DeletionTimestamp.IsZero() {

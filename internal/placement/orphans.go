@@ -158,11 +158,11 @@ func newOrphanWaits() *orphanWaits {
 	return &orphanWaits{since: map[types.UID]time.Time{}, says: map[types.UID]string{}, failed: map[binding.Template]string{}}
 }
 
-// wrote records the error of the last write of a template's binding; nil: it succeeded.
+// wrote records the error of the last write of a template's binding; nil: it succeeded. What is gone is not written again.
 func (w *orphanWaits) wrote(k binding.Template, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		delete(w.failed, k)
 		return
 	}
@@ -170,11 +170,12 @@ func (w *orphanWaits) wrote(k binding.Template, err error) {
 }
 
 // forget forgets a binding.
-func (w *orphanWaits) forget(uid types.UID) {
+func (w *orphanWaits) forget(b *workv1alpha2.ResourceBinding) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.since, uid)
-	delete(w.says, uid)
+	delete(w.since, b.UID)
+	delete(w.says, b.UID)
+	delete(w.failed, binding.TemplateOf(b))
 }
 
 // wait records that the deletion of a binding waits for the dependencies behind. If that takes

@@ -8,7 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -185,4 +187,25 @@ func (w *world) refuse(name string) client.Object {
 		return nil
 	})
 	return bound
+}
+
+// The error of a write is kept only while the binding can be written again.
+func TestErrorsOfWritesAreForgotten(t *testing.T) {
+	b := &workv1alpha2.ResourceBinding{}
+	b.Namespace, b.Spec.Resource = "shop", workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Name: "conf"}
+	k := binding.TemplateOf(b)
+	w := newOrphanWaits()
+	for name, end := range map[string]func(){
+		"Written":  func() { w.wrote(k, nil) },
+		"NotFound": func() { w.wrote(k, apierrors.NewNotFound(schema.GroupResource{Resource: "resourcebindings"}, "conf")) },
+		"Gone":     func() { w.forget(b) },
+	} {
+		w.wrote(k, errors.New("refused"))
+		if w.failed[k] != "refused" {
+			t.Fatalf("%s: the error is %q", name, w.failed[k])
+		}
+		if end(); len(w.failed) != 0 {
+			t.Errorf("%s: %v is kept", name, w.failed)
+		}
+	}
 }

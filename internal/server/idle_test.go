@@ -16,10 +16,12 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
@@ -175,12 +177,33 @@ func TestWritesOfAServer(t *testing.T) {
 	api.Apply(t, everywhere(ns))
 	api.Apply(t, pair(ns, "first"))
 	settled("first")
+	names := func(w testenv.Write) bool {
+		_, found, err := unstructured.NestedString(w.Body, "metadata", "annotations", clusterv1alpha1.NamesAnnotation)
+		return found && err == nil && w.Verb == "patch" && w.Resource == "namespaces" && w.Changed()
+	}
+	testenv.Eventually(t, "the names of the clusters are written", testenv.Patience, func() error {
+		if !slices.ContainsFunc(server.Writes(0), names) {
+			return errors.New("they are not")
+		}
+		return nil
+	})
 	late := slices.DeleteFunc(server.Writes(0), func(w testenv.Write) bool { return w.Time.Before(ready) })
 	unexpected := other(late, func(w testenv.Write) bool {
-		return w.Namespace == ns || w.Resource == "clusters" || w.Resource == "events"
+		return w.Namespace == ns || w.Resource == "clusters" || w.Resource == "events" || names(w)
 	})
 	if len(unexpected) > 0 {
 		t.Errorf("writes after the server was ready that nothing asked for:\n%s", strings.Join(unexpected, "\n"))
+	}
+	// The join changes the names of the clusters once, and nothing after it does.
+	var namings []map[string]any
+	for _, w := range server.Writes(0) {
+		if names(w) {
+			namings = append(namings, w.Body)
+		}
+	}
+	naming := map[string]any{"metadata": map[string]any{"annotations": map[string]any{clusterv1alpha1.NamesAnnotation: "oak"}}}
+	if diff := cmp.Diff([]map[string]any{naming}, namings); diff != "" {
+		t.Errorf("writes of the names of the clusters (-want +got):\n%s", diff)
 	}
 
 	// What a pair costs. How often a status is written depends on how far apart the answers of clusters come, so kinds of writes are

@@ -531,7 +531,12 @@ func TestRemoval(t *testing.T) {
 		"Refused":     {[]view{kept(2, workv1alpha2.ReasonListFails, "unknown"), refused}, workv1alpha2.ReasonRejected, "b (unknown), c (no)"},
 		"OfBefore":    {[]view{kept(1, workv1alpha2.ReasonConflict, "no")}, workv1alpha2.ReasonRemoving, " b"},
 		"GoesOn":      {[]view{kept(2, workv1alpha2.ReasonRemoving, "")}, workv1alpha2.ReasonRemoving, " b"},
-		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b"},
+		"Lost":        {[]view{{cluster: "b", contact: lost}, {cluster: "a", contact: answers}}, workv1alpha2.ReasonClusterUnreachable, ": b; they are not gone yet either from a"},
+		"LostAndRefused": {
+			[]view{{cluster: "a", contact: lost}, kept(2, workv1alpha2.ReasonListFails, "unknown"), refused},
+			workv1alpha2.ReasonClusterUnreachable, ": a; they are not gone yet either from b (unknown), c (no)",
+		},
+		"LostAlone": {[]view{{cluster: "b", contact: lost}}, workv1alpha2.ReasonClusterUnreachable, ": b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := removal(2, tc.views)

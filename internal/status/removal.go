@@ -34,6 +34,9 @@ func removal(generation int64, views []view) *metav1.Condition {
 		c.Reason = workv1alpha2.ReasonClusterUnreachable
 		c.Message = "deleted; its copies go when these clusters answer again, or are given up when they are unjoined: " +
 			listing(away, ", ")
+		if len(busy) > 0 {
+			c.Message += "; they are not gone yet either from " + listing(busy, ", ")
+		}
 	case len(busy) > 0:
 		c.Reason = workv1alpha2.ReasonRemoving
 		if i := slices.IndexFunc(precedence, func(reason string) bool { return slices.Contains(reasons, reason) }); i >= 0 {

@@ -135,21 +135,25 @@ func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divide
 	}
 }
 
-// leave notes how much of the work of a Job succeeded in a cluster that it leaves.
+// leave notes how much of the work of a Job succeeded in a cluster that it leaves. Where no status was seen and the cluster is yet to be
+// looked at, the number is unknown, and not 0.
 func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
 	if r.Completions == nil && !divided || r.Phase.Ended() {
 		return
 	}
-	var n int64
+	var status map[string]any
 	switch {
 	case v != nil && v.object != nil:
-		n = interpreter.Succeeded(v.object.Status)
+		status = v.object.Status
 	case v != nil && v.ended != nil && v.ended.UID == r.CopyUID:
-		n = interpreter.Succeeded(v.ended.Status)
+		status = v.ended.Status
 	default:
-		n = interpreter.Succeeded(binding.LastStatus(b, r.ClusterName))
+		status = binding.LastStatus(b, r.ClusterName)
+		if status == nil && v != nil && (v.contact == unsure || v.contact == answers && !v.listed) {
+			return
+		}
 	}
-	if r.Succeeded == nil || *r.Succeeded < n {
+	if n := interpreter.Succeeded(status); r.Succeeded == nil || *r.Succeeded < n {
 		r.Succeeded = &n
 	}
 }
