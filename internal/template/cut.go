@@ -72,8 +72,10 @@ func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.Gr
 	k.mu.Lock()
 	k.wider = versions
 	k.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, w := range versions {
-		_ = c.Watch(w.gvk) // why it is not listed is for whoever selects it to ask
+		c.watched(w.gvk)
 	}
 }
 

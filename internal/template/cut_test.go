@@ -58,3 +58,25 @@ func TestLost(t *testing.T) {
 		})
 	}
 }
+
+// A version that is watched for comparison alone is none that templates are taken in, until somebody asks for it.
+func TestVersionsForComparison(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1alpha1", Kind: "Gadget"}
+	other := gvk.GroupKind().WithVersion("v1")
+	c := &Cache{kinds: map[schema.GroupVersionKind]*kind{}}
+	if err := c.Watch(gvk); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.watched(other)
+	c.mu.Unlock()
+	if versions := c.Versions(gvk.GroupKind()); !slices.Equal(versions, []schema.GroupVersionKind{gvk}) {
+		t.Errorf("versions are %v", versions)
+	}
+	if err := c.Watch(other); err != nil {
+		t.Fatal(err)
+	}
+	if versions := c.Versions(gvk.GroupKind()); !slices.Equal(versions, []schema.GroupVersionKind{other, gvk}) {
+		t.Errorf("versions are %v", versions)
+	}
+}

@@ -30,7 +30,8 @@ const (
 
 // kind is one watched kind.
 type kind struct {
-	gvk schema.GroupVersionKind
+	gvk      schema.GroupVersionKind
+	selected bool // else it is watched for comparison with another version alone; the cache's mu guards it
 
 	mu       sync.RWMutex
 	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
