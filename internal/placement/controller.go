@@ -453,7 +453,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 	news, again := c.decisions.made(decision{
 		uid: b.UID, binding: binding.Name(b), template: binding.TemplateOf(b),
 		group:    group{placement: t.Placement, kind: t.Object.GroupVersionKind(), fence: s.Fence(t.Object.GetNamespace())},
-		evicting: evicting, outcome: d.Outcome, identities: s.Identities(),
+		evicting: evicting, outcome: d.Outcome, cut: t.Cut, identities: s.Identities(),
 	}, seen, c.bindings)
 	if again {
 		c.enqueue(binding.TemplateOf(b))

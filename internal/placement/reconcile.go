@@ -245,7 +245,7 @@ func (c *Controller) gather(
 	if len(claims) > 0 {
 		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
 	}
-	t.OnHub, t.Cut = interpreter.OnHub(o, c.hub), c.templates.Cut(o)
+	t.OnHub, t.Cut = interpreter.OnHub(o, c.hub), c.cut(o, b)
 	d := demandOf(o)
 	t.Replicas, t.Claim, t.Components = interpreter.Replicas(o), d.claim, d.components
 	if c.overrides != nil {
@@ -262,6 +262,19 @@ func (c *Controller) gather(
 		standing.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
 	}
 	return t, standing
+}
+
+// cut says which fields of a template do not exist in its version. While that is unknown, it is what the last
+// decision said.
+func (c *Controller) cut(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) string {
+	message, known := c.templates.Cut(o)
+	if known || b == nil {
+		return message
+	}
+	if last, made := c.decisions.of(b.UID); made && last.kind == o.GroupVersionKind() {
+		return last.cut
+	}
+	return ""
 }
 
 // settled returns the claims on an object in the order that holds for its binding.

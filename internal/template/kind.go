@@ -38,6 +38,7 @@ type kind struct {
 	failure  error                     // why the kind is not listed
 	told     bool                      // every subscriber was told of all that is listed
 	wider    []wider                   // versions with fields that this one lacks
+	compared bool                      // wider is known
 }
 
 func (k *kind) problem() error {
