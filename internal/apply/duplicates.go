@@ -18,7 +18,7 @@ import (
 )
 
 // Manifests with lists in which several elements have the same key, such as two variables of one name: API servers create them, and refuse to apply them. The hub writes such a
-// manifest whole, and says in managedFields what server-side apply would have said there. docs/design/0024-versions.md.
+// manifest whole, and says in managedFields what server-side apply would have said there. docs/design/0026-versions.md.
 
 // refusesDuplicates reports whether an API server refused to apply a manifest because of elements with the same key.
 func refusesDuplicates(err error) bool {

@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/manifest"
 )
 
-// Copies whose managedFields are written in another version of their kind than the one in which they are applied. docs/design/0024-versions.md.
+// Copies whose managedFields are written in another version of their kind than the one in which they are applied. docs/design/0026-versions.md.
 
 // inVersion returns managedFields of an object in which every entry of its group is in the version in which the object was read, with the fields that the object has there.
 // Entries that then have the same manager are joined. false: all are in that version already. It is pure.

@@ -23,6 +23,7 @@ type decision struct {
 	group
 	evicting   []string // clusters that replicas or the object move out of
 	outcome    Outcome
+	cut        string            // what it said of fields that the version of the template lacks
 	identities *fleet.Identities // the clusters that the decision knew
 }
 

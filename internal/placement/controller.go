@@ -14,6 +14,7 @@ import (
 	"time"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -383,6 +384,9 @@ func (c *Controller) templateChanged(e template.Event) {
 	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool { return k.GroupKind != e.GVK.GroupKind() })...)
 	for _, p := range c.policies.All() {
 		if slices.Contains(policy.Kinds(p), e.GVK) {
+			if meta.IsNoMatchError(c.templates.Watch(e.GVK)) { // what waited for this version is placed in another
+				c.enqueue(slices.Collect(maps.Keys(selected(c.templates, p)))...)
+			}
 			c.reporter.changed(policy.Name(p))
 		}
 	}
@@ -449,7 +453,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 	news, again := c.decisions.made(decision{
 		uid: b.UID, binding: binding.Name(b), template: binding.TemplateOf(b),
 		group:    group{placement: t.Placement, kind: t.Object.GroupVersionKind(), fence: s.Fence(t.Object.GetNamespace())},
-		evicting: evicting, outcome: d.Outcome, identities: s.Identities(),
+		evicting: evicting, outcome: d.Outcome, cut: t.Cut, identities: s.Identities(),
 	}, seen, c.bindings)
 	if again {
 		c.enqueue(binding.TemplateOf(b))

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -62,6 +63,10 @@ func (c *Controller) Reconcile(ctx context.Context, k binding.Template) (ctrl.Re
 		return ctrl.Result{}, nil
 	case b != nil && len(claims) == 0 && len(required) == 0 && follower(b):
 		return ctrl.Result{}, c.delete(ctx, b) // no template depends on it any more
+	}
+	o, known := c.inVersion(k, o, claims, b)
+	if !known {
+		return ctrl.Result{}, nil // the event of that version requeues it; until then all stays
 	}
 	t, standing := c.gather(k, o, claims, b, c.placements.of)
 	t.RequiredBy, t.RequiredByOrphans, t.Priority = required, c.requiredByOrphans(k, required, b), priority
@@ -179,13 +184,14 @@ func demandOf(o *unstructured.Unstructured) demand {
 	return d
 }
 
-// template returns a template in any watched version, first in that of its binding.
+// template returns a template in any watched version, first in that of its binding. It is not absent while
+// the version of its binding is served and unknown.
 func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	versions := c.templates.Versions(k.GroupKind)
 	if b != nil {
 		versions = slices.Insert(versions, 0, binding.Kind(b))
 	}
-	known := presence.Unknown
+	known, unknown := presence.Unknown, false
 	for _, gvk := range versions {
 		switch o, state := c.templates.Get(gvk, k.Namespace, k.Name); state {
 		case presence.Present:
@@ -193,9 +199,32 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 		case presence.Absent:
 			known = presence.Absent
 		case presence.Unknown:
+			unknown = unknown || b != nil && gvk == binding.Kind(b) && !meta.IsNoMatchError(c.templates.Watch(gvk))
 		}
 	}
+	if unknown {
+		return nil, presence.Unknown
+	}
 	return nil, known
+}
+
+// inVersion returns a template in the version that its policy names, or without a policy in that of its
+// binding. It returns the template in another version only where the hub does not serve that one. false: the
+// version is served, and what the template is in it is not known yet.
+func (c *Controller) inVersion(
+	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
+) (*unstructured.Unstructured, bool) {
+	gvk := o.GroupVersionKind()
+	switch {
+	case len(claims) > 0:
+		gvk = claims[0].GVK
+	case b != nil:
+		gvk = binding.Kind(b)
+	}
+	if named, state := c.templates.Get(gvk, k.Namespace, k.Name); state == presence.Present {
+		return named, named.GetUID() == o.GetUID()
+	}
+	return o, meta.IsNoMatchError(c.templates.Watch(gvk))
 }
 
 // gather collects the inputs of a decision except the fleet. read returns the compiled placement of
@@ -216,7 +245,7 @@ func (c *Controller) gather(
 	if len(claims) > 0 {
 		t.Groups = groupsOf(o, claims[0].Policy.Spec.Placement.WorkloadAffinity)
 	}
-	t.OnHub, t.Cut = interpreter.OnHub(o, c.hub), c.templates.Cut(o)
+	t.OnHub, t.Cut = interpreter.OnHub(o, c.hub), c.cut(o, b)
 	d := demandOf(o)
 	t.Replicas, t.Claim, t.Components = interpreter.Replicas(o), d.claim, d.components
 	if c.overrides != nil {
@@ -233,6 +262,19 @@ func (c *Controller) gather(
 		standing.Copies = func(cluster string) (int32, presence.Presence) { return c.copies.Copies(b.UID, cluster) }
 	}
 	return t, standing
+}
+
+// cut says which fields of a template do not exist in its version. While that is unknown, it is what the last
+// decision said.
+func (c *Controller) cut(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) string {
+	message, known := c.templates.Cut(o)
+	if known || b == nil {
+		return message
+	}
+	if last, made := c.decisions.of(b.UID); made && last.kind == o.GroupVersionKind() {
+		return last.cut
+	}
+	return ""
 }
 
 // settled returns the claims on an object in the order that holds for its binding.

@@ -30,22 +30,26 @@ type wider struct {
 	other, own openSchema
 }
 
-// Cut says which fields of a template do not exist in the version in which it is read, and which other version has them; empty for none.
-func (c *Cache) Cut(o *unstructured.Unstructured) string {
+// Cut says which fields of a template do not exist in the version in which it is read, and which other version has them; empty for none. known is
+// false while the versions are not compared, or one of the others is not known as it is at the resourceVersion of the template.
+func (c *Cache) Cut(o *unstructured.Unstructured) (message string, known bool) {
 	c.mu.RLock()
 	k := c.kinds[o.GroupVersionKind()]
 	c.mu.RUnlock()
 	if k == nil {
-		return ""
+		return "", false
 	}
 	k.mu.RLock()
-	versions := k.wider
+	versions, compared := k.wider, k.compared
 	k.mu.RUnlock()
+	if !compared {
+		return "", false
+	}
 	var said []string
 	for _, w := range versions {
 		other, state := c.Get(w.gvk, o.GetNamespace(), o.GetName())
-		if state != presence.Present || other.GetUID() != o.GetUID() {
-			continue
+		if state != presence.Present || other.GetUID() != o.GetUID() || other.GetResourceVersion() != o.GetResourceVersion() {
+			return "", false
 		}
 		if paths := lost("", w.other, w.own, other.Object); len(paths) > 0 {
 			slices.Sort(paths)
@@ -53,7 +57,7 @@ func (c *Cache) Cut(o *unstructured.Unstructured) string {
 				strings.Join(paths, ", "), w.gvk.GroupVersion(), k.gvk.GroupVersion(), w.gvk.GroupVersion()))
 		}
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(said, "; "), true
 }
 
 // compareVersions finds the versions that have more fields, and has them watched. It is called whenever a watch of the kind begins: a watch ends when the definition changes.
@@ -70,10 +74,12 @@ func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.Gr
 		versions = widerVersions(definition, k.gvk)
 	}
 	k.mu.Lock()
-	k.wider = versions
+	k.wider, k.compared = versions, true
 	k.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, w := range versions {
-		_ = c.Watch(w.gvk) // why it is not listed is for whoever selects it to ask
+		c.watched(w.gvk)
 	}
 }
 

@@ -2,10 +2,12 @@ package template
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/yaml"
 )
 
@@ -57,4 +59,62 @@ func TestLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A version that is watched for comparison alone is none that templates are taken in, until somebody asks for it.
+func TestVersionsForComparison(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1alpha1", Kind: "Gadget"}
+	other := gvk.GroupKind().WithVersion("v1")
+	c := &Cache{kinds: map[schema.GroupVersionKind]*kind{}}
+	if err := c.Watch(gvk); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.watched(other)
+	c.mu.Unlock()
+	if versions := c.Versions(gvk.GroupKind()); !slices.Equal(versions, []schema.GroupVersionKind{gvk}) {
+		t.Errorf("versions are %v", versions)
+	}
+	if err := c.Watch(other); err != nil {
+		t.Fatal(err)
+	}
+	if versions := c.Versions(gvk.GroupKind()); !slices.Equal(versions, []schema.GroupVersionKind{other, gvk}) {
+		t.Errorf("versions are %v", versions)
+	}
+}
+
+// What is cut is unknown until the versions are compared, and until the template is known in all of them as it is now.
+func TestCutIsUnknownUntilAllVersionsAre(t *testing.T) {
+	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1alpha1", Kind: "Gadget"}
+	object := func(version, resourceVersion string) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"color": "blue"}}}
+		o.SetGroupVersionKind(gvk.GroupKind().WithVersion(version))
+		o.SetName("g")
+		o.SetUID("u")
+		o.SetResourceVersion(resourceVersion)
+		return o
+	}
+	own, other := &kind{gvk: gvk}, &kind{gvk: gvk.GroupKind().WithVersion("v1")}
+	c := &Cache{kinds: map[schema.GroupVersionKind]*kind{own.gvk: own, other.gvk: other}}
+	says := func(when, want string, wantKnown bool) {
+		t.Helper()
+		if message, known := c.Cut(object("v1alpha1", "2")); known != wantKnown || !strings.HasPrefix(message, want) || want == "" && message != "" {
+			t.Errorf("%s: known %t: %q", when, known, message)
+		}
+	}
+	says("not compared", "", false)
+	own.compared = true
+	says("no version has more", "", true)
+	own.wider = []wider{{gvk: other.gvk, other: openSchema{"x-kubernetes-preserve-unknown-fields": true}, own: openSchema{"properties": map[string]any{"spec": map[string]any{}}}}}
+	says("the other version is not listed", "", false)
+	other.informer = cache.NewSharedIndexInformer(&cache.ListWatch{}, &unstructured.Unstructured{}, 0, cache.Indexers{})
+	for _, resourceVersion := range []string{"1", "2"} {
+		if err := other.informer.GetIndexer().Add(object("v1", resourceVersion)); err != nil {
+			t.Fatal(err)
+		}
+		if resourceVersion == "1" {
+			says("the other version is older", "", false)
+		}
+	}
+	says("all is known", "spec.color, set in example.org/v1,", true)
 }

@@ -30,13 +30,15 @@ const (
 
 // kind is one watched kind.
 type kind struct {
-	gvk schema.GroupVersionKind
+	gvk      schema.GroupVersionKind
+	selected bool // else it is watched for comparison with another version alone; the cache's mu guards it
 
 	mu       sync.RWMutex
 	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
 	failure  error                     // why the kind is not listed
 	told     bool                      // every subscriber was told of all that is listed
 	wider    []wider                   // versions with fields that this one lacks
+	compared bool                      // wider is known
 }
 
 func (k *kind) problem() error {

@@ -102,6 +102,13 @@ func (c *Cache) Watch(gvk schema.GroupVersionKind) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	k := c.watched(gvk)
+	k.selected = true
+	return k.problem()
+}
+
+// watched returns a kind, and starts to watch it if nobody asked for it before. The caller holds mu.
+func (c *Cache) watched(gvk schema.GroupVersionKind) *kind {
 	k, ok := c.kinds[gvk]
 	if !ok {
 		k = &kind{gvk: gvk}
@@ -110,16 +117,17 @@ func (c *Cache) Watch(gvk schema.GroupVersionKind) error {
 			c.start(k)
 		}
 	}
-	return k.problem()
+	return k
 }
 
-// Versions returns the watched versions of a kind, in alphabetical order.
+// Versions returns the versions of a kind that Watch was called for, in alphabetical order. Versions that
+// the cache watches for comparison alone are not among them.
 func (c *Cache) Versions(gk schema.GroupKind) []schema.GroupVersionKind {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	var versions []schema.GroupVersionKind
-	for gvk := range maps.Keys(c.kinds) {
-		if gvk.GroupKind() == gk {
+	for gvk, k := range c.kinds {
+		if gvk.GroupKind() == gk && k.selected {
 			versions = append(versions, gvk)
 		}
 	}
