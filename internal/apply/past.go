@@ -3,7 +3,8 @@ package apply
 import (
 	"context"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,64 +27,141 @@ import (
 type past struct {
 	applier *Applier
 
+	comparing sync.Mutex // held by the worker that compares
+
 	mu     sync.Mutex
 	newest map[types.UID]recorded // by binding; those that were compared are gone
 }
 
-// recorded is the latest that is recorded of a binding.
+// comparePatience bounds how long one worker compares with the hub.
+const comparePatience = 10 * time.Second
+
+// recorded is the latest that is recorded of a binding. Each number has a result of its own, for
+// the results may be of different clusters and times.
 type recorded struct {
-	generation int64 // of the binding
-	template   types.UID
-	version    uint64 // the resourceVersion of a template of a kind without generations; 0: it has one
-	cluster    string // that a result of this generation or version is about
-	time       time.Time
+	generation latest[int64] // of the binding
+	templates  []templateVersion
 }
 
-// add takes in a result that was recorded.
+// templateVersion is the latest that is recorded of a template of a binding: its generation, or
+// its resourceVersion if it is of a kind without generations.
+type templateVersion struct {
+	uid types.UID
+	latest[uint64]
+}
+
+// latest is the largest number that is recorded, and the result that has it.
+type latest[N int64 | uint64] struct {
+	number  N
+	cluster string
+	time    time.Time
+}
+
+// add takes in the number of a result.
+func (l *latest[N]) add(number N, r records.Result) {
+	if number > l.number {
+		l.number, l.cluster, l.time = number, r.Cluster, r.Time
+	}
+}
+
+// of returns the latest version that is recorded of a template.
+func (r *recorded) of(template types.UID) latest[uint64] {
+	for _, v := range r.templates {
+		if v.uid == template {
+			return v.latest
+		}
+	}
+	return latest[uint64]{}
+}
+
+// add takes in a result that was recorded. One from before a confirmed restore shows nothing, and
+// must not hide one from after it.
 func (p *past) add(r records.Result) {
+	if !r.Time.After(p.applier.restore.confirmedSince()) {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.newest == nil {
 		p.newest = map[types.UID]recorded{}
 	}
 	one := p.newest[r.Binding]
-	uid, content, _ := strings.Cut(r.Template, "/")
+	one.generation.add(r.Generation, r)
+	template, content, _ := strings.Cut(r.Template, "/")
 	content, _, _ = strings.Cut(content, "/")
-	if v := version(content); one.template != types.UID(uid) || v > one.version {
-		one.template, one.version, one.cluster, one.time = types.UID(uid), v, r.Cluster, r.Time
+	i := slices.IndexFunc(one.templates, func(v templateVersion) bool { return v.uid == types.UID(template) })
+	if i < 0 {
+		i, one.templates = len(one.templates), append(one.templates, templateVersion{uid: types.UID(template)})
 	}
-	if r.Generation > one.generation {
-		one.generation, one.cluster, one.time = r.Generation, r.Cluster, r.Time
-	}
+	one.templates[i].add(version(content), r)
 	p.newest[r.Binding] = one
 }
 
-// compared reports whether the hub has all that was recorded, as far as is known. What cannot be
-// compared yet is compared the next time.
-func (p *past) compared(ctx context.Context) (bool, error) {
+// open returns what is not compared yet. All was added before anything is compared.
+func (p *past) open() map[types.UID]recorded {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return maps.Clone(p.newest)
+}
+
+// drop forgets what was compared.
+func (p *past) drop(binding types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.newest, binding)
+}
+
+// compared reports whether the hub has all that was recorded, as far as is known. What cannot be
+// compared yet is compared the next time. It waits for no other worker that compares: the hub may
+// answer slowly.
+func (p *past) compared(ctx context.Context) (bool, error) {
+	if p.mu.Lock(); len(p.newest) == 0 {
+		p.mu.Unlock()
+		return true, nil
+	}
+	p.mu.Unlock()
+	if !p.comparing.TryLock() {
+		return false, nil
+	}
+	defer p.comparing.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, comparePatience)
+	defer cancel()
 	a := p.applier
 	confirmed := a.restore.confirmedSince()
-	for uid, one := range p.newest {
+	for uid, one := range p.open() {
 		b, known := a.bindings.ByUID(uid)
-		if !known || !one.time.After(confirmed) || a.restore.Suspected() {
-			delete(p.newest, uid)
+		one = one.after(confirmed)
+		if !known || one.empty() || a.restore.Suspected() {
+			p.drop(uid)
 			continue
 		}
 		source, state := a.template(b)
-		switch {
-		case one.generation > b.Generation, b.Spec.Resource.Generation == 0 && source != nil && source.GetUID() == one.template && one.version > version(source.GetResourceVersion()):
+		switch unversioned := b.Spec.Resource.Generation == 0; {
+		case one.generation.number > b.Generation,
+			unversioned && source != nil && one.of(source.GetUID()).number > version(source.GetResourceVersion()):
 			if restored, err := p.verify(ctx, b, one); err != nil || restored {
 				return false, err
 			}
-		case b.Spec.Resource.Generation == 0 && state == presence.Unknown:
+		case unversioned && state == presence.Unknown:
 			continue
 		}
-		delete(p.newest, uid)
+		p.drop(uid)
 	}
 	return true, nil
 }
+
+// after returns what is recorded from after a time.
+func (r *recorded) after(t time.Time) recorded {
+	left := recorded{generation: r.generation}
+	if !r.generation.time.After(t) {
+		left.generation = latest[int64]{}
+	}
+	left.templates = slices.DeleteFunc(slices.Clone(r.templates), func(v templateVersion) bool { return !v.time.After(t) })
+	return left
+}
+
+// empty is true where nothing is recorded.
+func (r *recorded) empty() bool { return r.generation.number == 0 && len(r.templates) == 0 }
 
 // verify finds out from the hub itself whether it has what was recorded of a binding. It returns
 // false while only the caches are older.
@@ -98,20 +176,30 @@ func (p *past) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, one 
 	if err != nil {
 		return false, fmt.Errorf("get binding: %w", err)
 	}
-	what, is, was := "generation", strconv.FormatInt(live.GetGeneration(), 10), strconv.FormatInt(one.generation, 10)
-	if live.GetGeneration() >= one.generation {
-		template := &metav1.PartialObjectMetadata{}
-		template.SetGroupVersionKind(binding.Kind(b))
-		err = r.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, template)
-		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("get template: %w", err)
-		}
-		if err != nil || template.UID != one.template || template.Generation != 0 || version(template.ResourceVersion) >= one.version {
-			return false, nil
-		}
-		what, is, was = "resourceVersion of the template", template.ResourceVersion, strconv.FormatUint(one.version, 10)
+	if was := one.generation; was.number > live.GetGeneration() {
+		return p.suspect(ctx, judged, fmt.Sprintf("binding %s has the generation %d, and %d was applied in cluster %s at %s",
+			binding.Name(b), live.GetGeneration(), was.number, was.cluster, was.time.UTC().Format(time.RFC3339)))
 	}
-	reason := fmt.Sprintf("binding %s has the %s %s, and %s was applied in cluster %s at %s", binding.Name(b), what, is, was, one.cluster, one.time.UTC().Format(time.RFC3339))
+	template := &metav1.PartialObjectMetadata{}
+	template.SetGroupVersionKind(binding.Kind(b))
+	err = r.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, template)
+	if apierrors.IsNotFound(err) {
+		return false, nil // it went meanwhile
+	}
+	if err != nil {
+		return false, fmt.Errorf("get template: %w", err)
+	}
+	was := one.of(template.UID)
+	if template.Generation != 0 || version(template.ResourceVersion) >= was.number {
+		return false, nil
+	}
+	return p.suspect(ctx, judged, fmt.Sprintf("binding %s has the resourceVersion of the template %s, and %d was applied in cluster %s at %s",
+		binding.Name(b), template.ResourceVersion, was.number, was.cluster, was.time.UTC().Format(time.RFC3339)))
+}
+
+// suspect remembers that the hub seems to be restored. It returns false where that was confirmed meanwhile.
+func (p *past) suspect(ctx context.Context, judged int64, reason string) (bool, error) {
+	r := p.applier.restore
 	if err := r.suspect(ctx, reason, judged, judged); err != nil {
 		return false, err
 	}

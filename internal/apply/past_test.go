@@ -117,3 +117,69 @@ func TestAHubThatIsOlderThanItsRecordsRemovesNothing(t *testing.T) {
 		})
 	}
 }
+
+// Of two results the larger generation and the larger version count, each with its own cluster and
+// time, in whatever order they are read; one from before a confirmed restore hides none.
+func TestTheLatestRecordsCount(t *testing.T) {
+	confirmed := time.Unix(1000, 0)
+	before, after, later := confirmed.Add(-time.Minute), confirmed.Add(time.Minute), confirmed.Add(2*time.Minute)
+	at := func(cluster string, generation int64, template string, at time.Time) records.Result {
+		return records.Result{Binding: "b", Cluster: cluster, Generation: generation, Template: template, Time: at}
+	}
+	for name, tc := range map[string]struct {
+		results    [2]records.Result
+		generation latest[int64]
+		version    latest[uint64] // of the template t
+	}{
+		"OneHasBoth": {
+			[2]records.Result{at("oak", 2, "t/20/x", later), at("elm", 1, "t/10/x", after)},
+			latest[int64]{2, "oak", later}, latest[uint64]{20, "oak", later},
+		},
+		"EachHasOne": {
+			[2]records.Result{at("oak", 2, "t/10/x", after), at("elm", 1, "t/20/x", later)},
+			latest[int64]{2, "oak", after}, latest[uint64]{20, "elm", later},
+		},
+		"TheLargerIsFromBeforeTheRestore": {
+			[2]records.Result{at("oak", 9, "t/90/x", before), at("elm", 1, "t/10/x", after)},
+			latest[int64]{1, "elm", after}, latest[uint64]{10, "elm", after},
+		},
+		"OfAnEarlierTemplate": {
+			[2]records.Result{at("oak", 1, "s/90/x", after), at("elm", 1, "t/20/x", after)},
+			latest[int64]{1, "", after}, latest[uint64]{20, "elm", after},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, order := range [][2]int{{0, 1}, {1, 0}} {
+				p := &past{applier: &Applier{restore: &restore{since: confirmed}}}
+				for _, i := range order {
+					p.add(tc.results[i])
+				}
+				one := p.newest["b"]
+				one = one.after(confirmed)
+				if tc.generation.cluster == "" {
+					one.generation.cluster = "" // either
+				}
+				if one.generation != tc.generation || one.of("t") != tc.version {
+					t.Errorf("in the order %v the generation is %+v and the version %+v, want %+v and %+v",
+						order, one.generation, one.of("t"), tc.generation, tc.version)
+				}
+			}
+		})
+	}
+}
+
+// A worker does not wait for another one that compares with the hub: its removal is planned again.
+func TestComparingBlocksNoOtherWorker(t *testing.T) {
+	p := &past{applier: &Applier{restore: &restore{}}}
+	p.add(records.Result{Binding: "b", Cluster: "oak", Generation: 1, Time: time.Now()})
+	p.comparing.Lock()
+	compared, err := p.compared(t.Context())
+	p.comparing.Unlock()
+	if compared || err != nil {
+		t.Errorf("it is compared: %t, %v", compared, err)
+	}
+	p.drop("b")
+	if compared, err = p.compared(t.Context()); !compared || err != nil {
+		t.Errorf("nothing is left to compare, and it is compared: %t, %v", compared, err)
+	}
+}

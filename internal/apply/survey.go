@@ -57,11 +57,12 @@ func (s *survey) listed(cluster types.UID, gr schema.GroupResource) {
 
 // done reports whether the records and every cluster that answers were looked at, and show nothing.
 func (s *survey) done(ctx context.Context) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	// What was compared stays so. The mutex is not held meanwhile: the workers of all clusters need it.
 	if compared, err := s.applier.past.compared(ctx); err != nil || !compared {
 		return false
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.finished {
 		return true
 	}
