@@ -28,7 +28,8 @@ func refusesDuplicates(err error) bool {
 // ownershipAttempts bounds how often managedFields are written of an object that others change meanwhile.
 const ownershipAttempts = 5
 
-// writeWhole creates an object from a manifest that cannot be applied, or makes the copy that is there what an apply of the manifest by force would have made of it.
+// writeWhole creates an object from a manifest that cannot be applied, or makes the copy that is there what an apply of the manifest by force would have made of it. An object
+// that was written is returned even if its managedFields could not be: it is there, and a Job in it runs.
 func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructured, force bool) (applied *unstructured.Unstructured, created bool, err error) {
 	client, o := t.queue.client, t.wanted.Object
 	var live *unstructured.Unstructured
@@ -57,17 +58,26 @@ func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructur
 	if err != nil {
 		return nil, false, err
 	}
+	owned, err := t.ownAsApplied(ctx, manifest, applied)
+	if err != nil {
+		t.log(ctx).Info("wrote the manifest whole, and cannot say who owns its fields", "error", err.Error())
+		return applied, created, nil
+	}
+	return owned, created, nil
+}
+
+// ownAsApplied sets the managedFields of an object that was written whole.
+func (t *task) ownAsApplied(ctx context.Context, manifest, written *unstructured.Unstructured) (owned *unstructured.Unstructured, err error) {
 	for range ownershipAttempts {
-		var owned *unstructured.Unstructured
-		owned, err = t.setManagers(ctx, applied, asApplied(manifest, applied, time.Now()))
+		owned, err = t.setManagers(ctx, written, asApplied(manifest, written, time.Now()))
 		if !errors.Is(err, errChanged) {
-			return owned, created, err
+			return owned, err
 		}
-		if applied, err = client.Get(ctx, o); err != nil {
-			return nil, created, err
+		if written, err = t.queue.client.Get(ctx, t.wanted.Object); err != nil {
+			return nil, err
 		}
 	}
-	return nil, created, err
+	return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
 }
 
 // isWhole reports whether an entry of managedFields is one of the hub's writes other than server-side apply.

@@ -1,8 +1,10 @@
 package apply
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -175,8 +177,13 @@ func TestElementsWithTheSameKey(t *testing.T) {
 	f.unjoin("oak")
 }
 
+<<<<<<< HEAD
 // A hub that ends between the create of an object with duplicates and the write of managedFields finds its mark, and takes the object back: it is made once.
 func TestDuplicatesOfAHubThatEnds(t *testing.T) {
+=======
+// A Job that was written whole is there, even if nobody could say who owns its fields: it is not made a second time.
+func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
+>>>>>>> h-mendv
 	f := newFleet(t)
 	f.start()
 	r, err := testenv.NewRecorder(testenv.Config(oakServer))
@@ -185,6 +192,7 @@ func TestDuplicatesOfAHubThatEnds(t *testing.T) {
 	f.join("oak", r.Kubeconfig())
 	oak := f.client(testenv.Config(oakServer))
 	ns := testenv.Namespace(t, testenv.Config(hubServer))
+<<<<<<< HEAD
 	template := f.manifestOf(ns, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: x, namespace: NAMESPACE}, secrets: [{name: s1}, {name: s1}]}`)
 	r.OnWriteIn(ns, func(w testenv.Write) {
 		if w.Verb == "create" && w.Resource == "serviceaccounts" {
@@ -223,6 +231,35 @@ func TestDuplicatesOfAHubThatEnds(t *testing.T) {
 	}
 	if diff := cmp.Diff(valueAt(template, "secrets"), valueAt(after, "secrets")); diff != "" || ownSet(after, "v1") == nil {
 		t.Errorf("-want +got:\n%s\nmanagedFields: %v", diff, after.GetManagedFields())
+=======
+	job := f.manifestOf(ns, `{apiVersion: batch/v1, kind: Job, metadata: {name: x, namespace: NAMESPACE}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: nginx, env: [{name: A, value: "1"}, {name: A, value: "2"}]}]}}}}`)
+	var changes int
+	r.OnWriteIn(ns, func(w testenv.Write) {
+		if w.Verb != "patch" || w.Resource != "jobs" || changes == ownershipAttempts {
+			return
+		}
+		changes++
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"theirs":"%d"}}}`, changes)
+		if err := oak.Patch(context.Background(), job.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner("someone")); err != nil {
+			t.Error(err)
+		}
+	})
+	mark := r.Mark()
+	f.result(f.bind(job, nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
+	uid := f.live(oak, job).GetUID()
+	f.result(f.bind(configMap(ns, "after", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
+	r.OnWriteIn(ns, nil)
+	var got []string
+	for _, w := range r.Writes(mark) {
+		if w.Namespace == ns && w.Resource == "jobs" && !w.DryRun {
+			got = append(got, fmt.Sprintf("%s %d", w.Verb, w.Code))
+		}
+	}
+	want := append([]string{"apply 500", "create 201"}, slices.Repeat([]string{"patch 409"}, ownershipAttempts)...)
+	// What follows makes it the copy that it is: it is never created again.
+	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" || slices.Contains(got[min(len(want), len(got)):], "create 201") || f.live(oak, job).GetUID() != uid {
+		t.Errorf("writes to the job are %v (-want +got):\n%s", got, diff)
+>>>>>>> h-mendv
 	}
 	f.unjoin("oak")
 }

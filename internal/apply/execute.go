@@ -423,7 +423,8 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 		return t.failed(ctx, err), false, false
 	}
 	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID && !isCopied(live) {
-		if from, err := q.applier.key().Verify(orphan.Source); err == nil {
+		from, err := q.applier.key().Verify(orphan.Source)
+		if err == nil {
 			// Taking it back would wipe out what shows that the hub was restored.
 			left := mirror.Object{Cluster: q.name(), Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Source: orphan.Source}
 			from.Placement = 0 // the binding may be another by now
@@ -434,7 +435,7 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 				return t.suspected(ctx, func() (bool, error) { return q.applier.restore.left(ctx, q.member.Cluster(), left, from) })
 			}
 		}
-		if !isRecreated(live) {
+		if !isRecreated(live, err == nil) {
 			return t.takeBackOrphan(ctx, live, orphan)
 		}
 	} else if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {

@@ -133,19 +133,23 @@ func TestTheLatestRecordsCount(t *testing.T) {
 	}{
 		"OneHasBoth": {
 			[2]records.Result{at("oak", 2, "t/20/x", later), at("elm", 1, "t/10/x", after)},
-			latest[int64]{2, "oak", later}, latest[uint64]{20, "oak", later},
+			latest[int64]{2, "oak", later},
+			latest[uint64]{20, "oak", later},
 		},
 		"EachHasOne": {
 			[2]records.Result{at("oak", 2, "t/10/x", after), at("elm", 1, "t/20/x", later)},
-			latest[int64]{2, "oak", after}, latest[uint64]{20, "elm", later},
+			latest[int64]{2, "oak", after},
+			latest[uint64]{20, "elm", later},
 		},
 		"TheLargerIsFromBeforeTheRestore": {
 			[2]records.Result{at("oak", 9, "t/90/x", before), at("elm", 1, "t/10/x", after)},
-			latest[int64]{1, "elm", after}, latest[uint64]{10, "elm", after},
+			latest[int64]{1, "elm", after},
+			latest[uint64]{10, "elm", after},
 		},
 		"OfAnEarlierTemplate": {
 			[2]records.Result{at("oak", 1, "s/90/x", after), at("elm", 1, "t/20/x", after)},
-			latest[int64]{1, "", after}, latest[uint64]{20, "elm", after},
+			latest[int64]{1, "", after},
+			latest[uint64]{20, "elm", after},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

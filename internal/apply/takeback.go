@@ -19,10 +19,19 @@ import (
 
 // isRecreated reports whether somebody deleted the orphan and created another object of its name
 // with the same annotations. The creator owns the annotations of that object; the hub, which wrote
-// it, owns the annotation of an orphan.
-func isRecreated(live *unstructured.Unstructured) bool {
-	return !slices.Contains(owners(live, "f:metadata", "f:annotations", "f:"+workv1alpha2.OrphanAnnotation), workv1alpha2.FieldManager)
+// it, owns the annotation of an orphan. API servers lose managedFields, as with a migration of the stored
+// version: where nobody owns the annotation, or an API server says that somebody did before it began to
+// track that, the object is the orphan if its source is verified.
+func isRecreated(live *unstructured.Unstructured, verified bool) bool {
+	by := owners(live, "f:metadata", "f:annotations", "f:"+workv1alpha2.OrphanAnnotation)
+	if len(by) == 0 || slices.Contains(by, beforeFirstApply) {
+		return !verified
+	}
+	return !slices.Contains(by, workv1alpha2.FieldManager)
 }
+
+// beforeFirstApply is the manager that an API server names for the fields of an object without managedFields.
+const beforeFirstApply = "before-first-apply"
 
 // takeBackOrphan makes an orphan of this hub a copy again.
 func (t *task) takeBackOrphan(ctx context.Context, live *unstructured.Unstructured, orphan mark.Orphan) (queue.Next, bool, bool) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -126,4 +127,36 @@ func TestWhatIsTakenBackLosesNoAvailableReplica(t *testing.T) {
 	}
 	f.unjoin("elm")
 	f.unjoin("oak")
+}
+
+// An orphan is one that somebody created again only if somebody is known to own its annotation. Lost managedFields say nothing.
+func TestIsRecreated(t *testing.T) {
+	const owns = `{"f:metadata":{"f:annotations":{"f:` + workv1alpha2.OrphanAnnotation + `":{}}}}`
+	for name, tc := range map[string]struct {
+		managers             []string
+		verified, unverified bool
+	}{
+		"TheHub":           {[]string{workv1alpha2.FieldManager}, false, false},
+		"TheHubAndAnother": {[]string{"kubectl", workv1alpha2.FieldManager}, false, false},
+		"Another":          {[]string{"kubectl-create"}, true, true},
+		"Nobody":           {nil, false, true},
+		"BeforeFirstApply": {[]string{"before-first-apply"}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &unstructured.Unstructured{Object: map[string]any{}}
+			var entries []metav1.ManagedFieldsEntry
+			for _, manager := range tc.managers {
+				entries = append(entries, metav1.ManagedFieldsEntry{
+					Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(owns)},
+				})
+			}
+			o.SetManagedFields(entries)
+			if is := isRecreated(o, true); is != tc.verified {
+				t.Errorf("with a verified source: %t", is)
+			}
+			if is := isRecreated(o, false); is != tc.unverified {
+				t.Errorf("without: %t", is)
+			}
+		})
+	}
 }

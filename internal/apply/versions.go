@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,18 +49,19 @@ func inVersion(live *unstructured.Unstructured) ([]metav1.ManagedFieldsEntry, bo
 
 // applyToCopy applies to an object that is a copy of ours. An API server compares what was applied with the object in the versions of all entries of managedFields. Where it
 // cannot, because a version is gone or lacks a field that the object has, it refuses the apply with an internal error: then the entries are moved to the version of the manifest.
+// Where that fails, the error is that of the apply.
 func (t *task) applyToCopy(
 	ctx context.Context, client manifest.Client, object map[string]any, force bool,
 ) (applied *unstructured.Unstructured, created bool, err error) {
 	applied, created, err = client.Apply(ctx, t.wanted.Object, object, force, false)
-	if !isServerError(err) || refusesDuplicates(err) {
+	if !refusesVersions(err) {
 		return applied, created, err
 	}
 	moved, problem := t.moveManagers(ctx)
-	switch {
-	case problem != nil:
-		return nil, false, problem
-	case !moved:
+	if problem != nil {
+		t.log(ctx).V(1).Info("cannot move the managed fields", "error", problem.Error())
+	}
+	if !moved {
 		return nil, false, err
 	}
 	t.log(ctx).Info("moved the managed fields to the version that is applied", "version", t.wanted.Manifest.GetAPIVersion(), "error", err.Error())
@@ -96,6 +98,17 @@ func (t *task) setManagers(ctx context.Context, live *unstructured.Unstructured,
 		return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
 	}
 	return set, err
+}
+
+// refusesVersions reports whether an API server refused an apply because it cannot compare the object in a version of managedFields. A conversion webhook that
+// does not answer is not such a case: the API server can convert the object once it answers.
+func refusesVersions(err error) bool {
+	if !isServerError(err) || refusesDuplicates(err) || strings.Contains(err.Error(), "conversion webhook") {
+		return false
+	}
+	return slices.ContainsFunc([]string{
+		"request to convert CR to an invalid group/version", "failed to compare objects: ", "failed to convert old object: ", "failed to convert new object: ", "failed to prune fields: ",
+	}, func(message string) bool { return strings.Contains(err.Error(), message) })
 }
 
 // isServerError reports whether an API server answered that it failed itself.

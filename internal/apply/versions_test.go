@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -193,6 +194,7 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 	f.unjoin("oak")
 }
 
+<<<<<<< HEAD
 // An object that others made in an earlier version is taken over in the version of the template. What a controller owns of it, in that earlier version, stays the controller's.
 func TestTakenOverInANewVersion(t *testing.T) {
 	f := newFleet(t)
@@ -220,4 +222,24 @@ func TestTakenOverInANewVersion(t *testing.T) {
 		t.Errorf("the status is owned by %v", live.GetManagedFields())
 	}
 	f.unjoin("oak")
+=======
+// Managed fields are moved only where an API server cannot compare the object in their versions.
+func TestRefusesVersions(t *testing.T) {
+	for message, want := range map[string]bool{
+		`failed to prune fields: failed add back owned items: failed to convert pruned object at version example.org/v1: .spec.color: field not declared in schema`: true,
+		`failed to convert new object: .spec.color: field not declared in schema`:                                                                                   true,
+		`request to convert CR to an invalid group/version: example.org/v1alpha1`:                                                                                   true,
+		`failed calling webhook "check.example.org": failed to call webhook: Post "https://check": dial tcp: connection refused`:                                    false,
+		`etcdserver: leader changed`: false,
+		`failed to prune fields: failed to convert merged object at version example.org/v1: conversion webhook for example.org/v2 failed: connection refused`: false,
+		`.spec.env: duplicate entries for key [name="A"]`: false,
+	} {
+		if refusesVersions(apierrors.NewInternalError(errors.New(message))) != want {
+			t.Errorf("%s: want %t", message, want)
+		}
+		if refusesVersions(apierrors.NewBadRequest(message)) {
+			t.Errorf("a bad request with %q refuses versions", message)
+		}
+	}
+>>>>>>> h-mendv
 }

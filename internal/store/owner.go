@@ -131,7 +131,7 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	if p.owners != nil || p.name != "" {
 		return nil // they lead, to few
 	}
-	if p.narrow && len(p.spans) <= fewSpans && len(p.texts) == 0 && (p.prefix != "" || len(p.contains) > 0) {
+	if namesIn(p) {
 		if n, err := d.spanned(ctx, db, p); err != nil || n <= fewSpanned {
 			return err // which are read sooner than an index of all namespaces
 		}
@@ -192,6 +192,11 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 		p.recent = len(found) <= fewCandidates
 	}
 	return nil
+}
+
+// namesIn reports whether a plan looks for a part of a name in few namespaces.
+func namesIn(p *plan) bool {
+	return p.narrow && len(p.spans) <= fewSpans && len(p.texts) == 0 && (p.prefix != "" || len(p.contains) > 0)
 }
 
 // labelKeys returns the label keys that every object of a plan has and whose index may lead to the
