@@ -177,13 +177,8 @@ func TestElementsWithTheSameKey(t *testing.T) {
 	f.unjoin("oak")
 }
 
-<<<<<<< HEAD
 // A hub that ends between the create of an object with duplicates and the write of managedFields finds its mark, and takes the object back: it is made once.
 func TestDuplicatesOfAHubThatEnds(t *testing.T) {
-=======
-// A Job that was written whole is there, even if nobody could say who owns its fields: it is not made a second time.
-func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
->>>>>>> h-mendv
 	f := newFleet(t)
 	f.start()
 	r, err := testenv.NewRecorder(testenv.Config(oakServer))
@@ -192,7 +187,6 @@ func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
 	f.join("oak", r.Kubeconfig())
 	oak := f.client(testenv.Config(oakServer))
 	ns := testenv.Namespace(t, testenv.Config(hubServer))
-<<<<<<< HEAD
 	template := f.manifestOf(ns, `{apiVersion: v1, kind: ServiceAccount, metadata: {name: x, namespace: NAMESPACE}, secrets: [{name: s1}, {name: s1}]}`)
 	r.OnWriteIn(ns, func(w testenv.Write) {
 		if w.Verb == "create" && w.Resource == "serviceaccounts" {
@@ -231,7 +225,20 @@ func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
 	}
 	if diff := cmp.Diff(valueAt(template, "secrets"), valueAt(after, "secrets")); diff != "" || ownSet(after, "v1") == nil {
 		t.Errorf("-want +got:\n%s\nmanagedFields: %v", diff, after.GetManagedFields())
-=======
+	}
+	f.unjoin("oak")
+}
+
+// A Job that was written whole is there, even if nobody could say who owns its fields: it is not made a second time.
+func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	r, err := testenv.NewRecorder(testenv.Config(oakServer))
+	f.must(err)
+	t.Cleanup(func() { f.must(r.Close()) })
+	f.join("oak", r.Kubeconfig())
+	oak := f.client(testenv.Config(oakServer))
+	ns := testenv.Namespace(t, testenv.Config(hubServer))
 	job := f.manifestOf(ns, `{apiVersion: batch/v1, kind: Job, metadata: {name: x, namespace: NAMESPACE}, spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: nginx, env: [{name: A, value: "1"}, {name: A, value: "2"}]}]}}}}`)
 	var changes int
 	r.OnWriteIn(ns, func(w testenv.Write) {
@@ -259,7 +266,6 @@ func TestAJobThatWasWrittenWholeIsNotMadeAgain(t *testing.T) {
 	// What follows makes it the copy that it is: it is never created again.
 	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" || slices.Contains(got[min(len(want), len(got)):], "create 201") || f.live(oak, job).GetUID() != uid {
 		t.Errorf("writes to the job are %v (-want +got):\n%s", got, diff)
->>>>>>> h-mendv
 	}
 	f.unjoin("oak")
 }

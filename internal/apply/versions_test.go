@@ -194,7 +194,6 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 	f.unjoin("oak")
 }
 
-<<<<<<< HEAD
 // An object that others made in an earlier version is taken over in the version of the template. What a controller owns of it, in that earlier version, stays the controller's.
 func TestTakenOverInANewVersion(t *testing.T) {
 	f := newFleet(t)
@@ -222,7 +221,8 @@ func TestTakenOverInANewVersion(t *testing.T) {
 		t.Errorf("the status is owned by %v", live.GetManagedFields())
 	}
 	f.unjoin("oak")
-=======
+}
+
 // Managed fields are moved only where an API server cannot compare the object in their versions.
 func TestRefusesVersions(t *testing.T) {
 	for message, want := range map[string]bool{
@@ -241,5 +241,4 @@ func TestRefusesVersions(t *testing.T) {
 			t.Errorf("a bad request with %q refuses versions", message)
 		}
 	}
->>>>>>> h-mendv
 }
