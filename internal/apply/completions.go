@@ -111,7 +111,7 @@ func completionsLeft(
 // counts reports whether a run is one of those that a request to run again asks for. A copy
 // that runs follows the request without being created again. Without a request every run counts.
 func counts(r *workv1alpha2.Run, request string) bool {
-	return request == "" || r.Rerun == request || r.Phase == workv1alpha2.RunBegan && !r.Off
+	return request == "" || r.Rerun == request || r.Phase == workv1alpha2.RunBegan && !r.Removed
 }
 
 // copyIn returns the copy of a binding in a cluster; nil: none is known.
@@ -143,7 +143,7 @@ func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken i
 	switch {
 	case r.Phase == workv1alpha2.RunSkipped, r.Phase == workv1alpha2.RunRefused && fell == nil:
 		return taken, true // nothing of it runs
-	case r.Off && r.Phase != workv1alpha2.RunComplete || r.Phase == workv1alpha2.RunFailed:
+	case r.Removed && r.Phase != workv1alpha2.RunComplete || r.Phase == workv1alpha2.RunFailed:
 		fell = succeeded // what it left is for others
 	case elastic && !r.Phase.Ended():
 		return taken, true // its completions follow its share
@@ -162,7 +162,7 @@ func succeededBefore(b *workv1alpha2.ResourceBinding, r *workv1alpha2.Run, id st
 	if r.SucceededBefore != nil {
 		n = *r.SucceededBefore
 	}
-	if r.Off || !binding.RunsThere(r, id) {
+	if r.Removed || !binding.RunsThere(r, id) {
 		done := r.Succeeded
 		switch {
 		case r.Phase == workv1alpha2.RunComplete:

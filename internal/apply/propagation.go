@@ -41,7 +41,7 @@ func (a *Applier) propagation(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if told := binding.Propagation(b, a.templates.Deletion(b.Spec.Resource.UID)); told != "" {
 		return told, nil
 	}
-	if state == presence.Absent || !b.Spec.Owned {
+	if state == presence.Absent || !b.Spec.OwnerReferenced {
 		return metav1.DeletePropagationBackground, nil
 	}
 	live := &metav1.PartialObjectMetadata{}

@@ -60,7 +60,7 @@ func TestDeletionsCarryThePropagation(t *testing.T) {
 		{"orphan", says(orphan), remove, orphan},
 		{"foreground", says(foreground), remove, foreground},
 		{"moves-out", says(orphan), func(b *workv1alpha2.ResourceBinding) { f.retarget(b) }, background},
-		{"orphaned-by-the-collector", func(s *workv1alpha2.BindingSpec) { s.Owned = true }, remove, orphan},
+		{"orphaned-by-the-collector", func(s *workv1alpha2.BindingSpec) { s.OwnerReferenced = true }, remove, orphan},
 		// The collector deletes the binding, and the deletion of its template was not observed yet.
 		{"deleted-by-the-collector", nil, func(b *workv1alpha2.ResourceBinding) {
 			o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: b.Spec.Resource.Name}}
@@ -71,7 +71,7 @@ func TestDeletionsCarryThePropagation(t *testing.T) {
 				if err := f.hub.Get(f.t.Context(), client.ObjectKeyFromObject(b), b); err != nil {
 					return err
 				}
-				b.Spec.Owned, b.Spec.Resource.UID = true, o.UID
+				b.Spec.OwnerReferenced, b.Spec.Resource.UID = true, o.UID
 				b.OwnerReferences = []metav1.OwnerReference{binding.Owner(&b.Spec)}
 				return f.hub.Update(f.t.Context(), b)
 			})

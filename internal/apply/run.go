@@ -85,7 +85,7 @@ func planAbsentWork(w Wanted, k Known) []Action {
 	if why := work.rests(); why != "" {
 		return report(workv1alpha2.ReasonFullyApplied, why)
 	}
-	first := work.Mark == nil || work.Mark.Phase != workv1alpha2.RunBegan || work.Mark.Off || work.asked()
+	first := work.Mark == nil || work.Mark.Phase != workv1alpha2.RunBegan || work.Mark.Removed || work.asked()
 	begins := first || k.Fate == FateUnfinished
 	switch {
 	case begins && k.Restored:

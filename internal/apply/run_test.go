@@ -39,7 +39,7 @@ func TestPlanOfWork(t *testing.T) {
 	}
 	asked := func(w *Work) { w.Request = request }
 	followed := func(w *Work) { w.Request, w.Mark.Rerun = request, request }
-	off := func(w *Work) { w.Mark.Off = true }
+	off := func(w *Work) { w.Mark.Removed = true }
 	older := func(w *Work) { w.Older = true }
 	uncounted := func(w *Work) { w.Uncounted = "elm" }
 	finished := func(w *Work) { w.Finished = workv1alpha2.RunComplete }
@@ -127,7 +127,7 @@ func TestCompletionsLeft(t *testing.T) {
 	}}
 	taken := func(cluster string, phase workv1alpha2.RunPhase, completions, succeeded int64, off bool, change ...func(*workv1alpha2.Run)) workv1alpha2.Run {
 		r := workv1alpha2.Run{
-			ClusterName: cluster, ClusterID: "id-" + cluster, TemplateUID: "t", CopyUID: "u", Phase: phase, Completions: &completions, Succeeded: &succeeded, Off: off,
+			ClusterName: cluster, ClusterID: "id-" + cluster, TemplateUID: "t", CopyUID: "u", Phase: phase, Completions: &completions, Succeeded: &succeeded, Removed: off,
 		}
 		for _, f := range change {
 			f(&r)

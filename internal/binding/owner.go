@@ -22,7 +22,7 @@ func Owner(s *workv1alpha2.BindingSpec) metav1.OwnerReference {
 // removing the owner reference, which it does before the template goes. Call it only for a template that is gone or is going.
 func Propagation(b *workv1alpha2.ResourceBinding, seen metav1.DeletionPropagation) metav1.DeletionPropagation {
 	told := cmp.Or(b.Spec.DeletionPropagation, seen)
-	if told == "" && b.Spec.Owned && !slices.ContainsFunc(b.OwnerReferences, func(r metav1.OwnerReference) bool {
+	if told == "" && b.Spec.OwnerReferenced && !slices.ContainsFunc(b.OwnerReferences, func(r metav1.OwnerReference) bool {
 		return r.UID == b.Spec.Resource.UID
 	}) {
 		return metav1.DeletePropagationOrphan

@@ -13,7 +13,7 @@ func TestPropagation(t *testing.T) {
 	earlier := bound("web-deployment", "b", 0).Spec
 	earlier.Resource.UID = "t"
 	owned := earlier
-	owned.Owned = true
+	owned.OwnerReferenced = true
 	told := owned
 	told.DeletionPropagation = foreground
 	for name, tc := range map[string]struct {

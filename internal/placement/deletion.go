@@ -52,7 +52,7 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 			return ctrl.Result{RequeueAfter: c.wait(b, behind)}, nil
 		}
 	}
-	if propagation != "" || !b.Spec.Owned {
+	if propagation != "" || !b.Spec.OwnerReferenced {
 		if _, decided := c.decisions.of(b.UID); propagation == "" && !decided && b.DeletionTimestamp.IsZero() {
 			c.reporter.recorder.Eventf(binding.Object(b), nil, corev1.EventTypeWarning, "DeletionUnseen", "Delete",
 				"%s was deleted while no server ran, and its binding is of an earlier version, which does not tell with which propagation: "+
@@ -71,7 +71,7 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 // noteDeletion completes the spec that a binding shall have with what it says of its owner, and of a deletion of the template that waits
 // for finalizers of others.
 func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured) {
-	want.Owned, want.DeletionPropagation = b == nil || b.Spec.Owned, c.templates.Deletion(o.GetUID())
+	want.OwnerReferenced, want.DeletionPropagation = b == nil || b.Spec.OwnerReferenced, c.templates.Deletion(o.GetUID())
 	if b != nil && b.Spec.DeletionPropagation != "" {
 		want.DeletionPropagation = b.Spec.DeletionPropagation
 	}
@@ -80,6 +80,6 @@ func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha
 // setOwner gives a binding that is written the owner reference to its template. It is given once: the garbage collector may have removed it.
 func setOwner(b *workv1alpha2.ResourceBinding, had bool) {
 	if !had && b.Spec.Resource.UID != "" {
-		b.Spec.Owned, b.OwnerReferences = true, []metav1.OwnerReference{binding.Owner(&b.Spec)}
+		b.Spec.OwnerReferenced, b.OwnerReferences = true, []metav1.OwnerReference{binding.Owner(&b.Spec)}
 	}
 }

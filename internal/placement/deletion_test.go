@@ -161,7 +161,7 @@ func TestDeletionWhileNoServerRuns(t *testing.T) {
 	}
 	w.stop()
 	w.disown(bindings["orphan"])
-	update(w, bindings["earlier"], func(b *workv1alpha2.ResourceBinding) { b.OwnerReferences, b.Spec.Owned = nil, false })
+	update(w, bindings["earlier"], func(b *workv1alpha2.ResourceBinding) { b.OwnerReferences, b.Spec.OwnerReferenced = nil, false })
 	for name, d := range deleted {
 		propagation := background
 		if p := want[name]; p != "" {

@@ -48,7 +48,7 @@ func TestOneWrite(t *testing.T) {
 		Resource:  workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: web.UID, Generation: 1},
 		PolicyRef: workv1alpha2.PolicyReference{Kind: "PropagationPolicy", Name: "p"}, PlacementHash: hash(p.Spec.Placement),
 		Replicas: new(int32(3)), ReplicaSchedulingType: policyv1alpha1.Duplicated, Clusters: b.Spec.Clusters,
-		ConflictResolution: policyv1alpha1.ConflictOverwrite, PreserveResourcesOnDeletion: true, Owned: true,
+		ConflictResolution: policyv1alpha1.ConflictOverwrite, PreserveResourcesOnDeletion: true, OwnerReferenced: true,
 	}, b.Spec); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}

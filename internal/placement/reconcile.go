@@ -316,7 +316,7 @@ func (c *Controller) write(
 	}
 	updated := b.DeepCopy()
 	updated.Spec = want
-	setOwner(updated, b.Spec.Owned)
+	setOwner(updated, b.Spec.OwnerReferenced)
 	controllerutil.AddFinalizer(updated, workv1alpha2.Finalizer)
 	end = c.intended.begin(k, updated.Spec.DeepCopy(), identities)
 	before := binding.DropManagedFields(b, updated)

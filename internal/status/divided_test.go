@@ -29,7 +29,7 @@ func TestRunsOfADividedJob(t *testing.T) {
 	}
 	fell := func(n int64) func(*workv1alpha2.Run) { return func(r *workv1alpha2.Run) { r.Completions = &n } }
 	done := func(n int64) func(*workv1alpha2.Run) { return func(r *workv1alpha2.Run) { r.Succeeded = &n } }
-	off := func(r *workv1alpha2.Run) { r.Off = true }
+	off := func(r *workv1alpha2.Run) { r.Removed = true }
 	now := func(r *workv1alpha2.Run) { r.Time = later }
 	earlier := func(r *workv1alpha2.Run) { r.ClusterID = "" }
 	job := func(completions, succeeded int64, ended workv1alpha2.RunPhase) *mirror.Object {

@@ -306,7 +306,7 @@ func (f *fleet) unfinishedWorkGoesOn(oak client.Client) {
 	}
 
 	f.place(b, "elm")
-	f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Off })
+	f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Removed })
 	f.eventually("it has left oak", func() error {
 		if err := oak.Get(f.t.Context(), client.ObjectKey{Namespace: ns, Name: "works"}, &batchv1.Job{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it has not: %w", err)
@@ -316,7 +316,7 @@ func (f *fleet) unfinishedWorkGoesOn(oak client.Client) {
 	f.restart(true)
 	f.place(b, "elm", "oak")
 	f.run(b, "oak", func(r workv1alpha2.Run) bool {
-		return inPhase(workv1alpha2.RunBegan)(r) && !r.Off && r.CopyUID != second.CopyUID
+		return inPhase(workv1alpha2.RunBegan)(r) && !r.Removed && r.CopyUID != second.CopyUID
 	})
 }
 

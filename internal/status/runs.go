@@ -52,7 +52,7 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 			count(r, b, v, divided)
 		}
 		if !placed && sure(r.ClusterName) {
-			r.Off = true
+			r.Removed = true
 			leave(r, b, v, divided)
 		}
 	}
@@ -103,8 +103,8 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	}
 	switch o := v.object; {
 	case o != nil && of(o, template) && o.UID != r.ReplacedUID && (o.UID == r.CopyUID || r.CopyUID == "" || !r.Phase.Ended()):
-		if r.Off && v.placed && !o.Deleting {
-			r.Off = false // it never went
+		if r.Removed && v.placed && !o.Deleting {
+			r.Removed = false // it never went
 		}
 		end(o)
 	case v.ended != nil && v.ended.Ended != "" && v.ended.UID != r.ReplacedUID && (v.ended.UID == r.CopyUID || r.CopyUID == ""):

@@ -31,7 +31,7 @@ func TestRuns(t *testing.T) {
 	}
 	seen := func(r *workv1alpha2.Run) { r.CopyUID = "u" }
 	now := func(r *workv1alpha2.Run) { r.Time = later }
-	off := func(r *workv1alpha2.Run) { r.Off = true }
+	off := func(r *workv1alpha2.Run) { r.Removed = true }
 	replaced := func(r *workv1alpha2.Run) { r.ReplacedUID = "u" }
 	object := func(ended workv1alpha2.RunPhase) *mirror.Object {
 		return &mirror.Object{UID: "u", Source: source, Ended: ended}

@@ -140,11 +140,11 @@ type BindingSpec struct {
 	// +kubebuilder:validation:Enum=Foreground;Orphan
 	// +optional
 	DeletionPropagation metav1.DeletionPropagation `json:"deletionPropagation,omitempty"`
-	// owned is true of a binding that was given an owner reference to its template. The garbage
-	// collector of the hub takes the reference off when the template is deleted with propagation
-	// Orphan: this tells a server that was down meanwhile.
+	// ownerReferenced is true once the binding was given an owner reference to its template. If the
+	// reference is missing then, the garbage collector of the hub has removed it, because the template
+	// was deleted with propagation Orphan. A server that was down meanwhile learns it so.
 	// +optional
-	Owned bool `json:"owned,omitempty"`
+	OwnerReferenced bool `json:"ownerReferenced,omitempty"`
 
 	// suspension holds changes back: dispatching as the policy says, scheduling as you say here.
 	// +optional
@@ -500,10 +500,10 @@ type Run struct {
 	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Rerun string `json:"rerun,omitempty"`
-	// off is true once the placement does not name the cluster any more: a copy that is not there was
-	// taken away by the hub.
+	// removed is true once the placement does not name the cluster any more: if the copy is not
+	// there, the hub has deleted it.
 	// +optional
-	Off bool `json:"off,omitempty"`
+	Removed bool `json:"removed,omitempty"`
 	// time is when the phase began.
 	// +required
 	Time metav1.Time `json:"time"`
