@@ -70,6 +70,9 @@ func (m *missed) about(cluster string, p *placedOnHub) []string {
 	return slices.DeleteFunc(slices.Clone(m.texts), func(text string) bool {
 		names := strings.FieldsFunc(text, func(r rune) bool { return r != '-' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 		of := func(name string) bool { return slices.Contains(names, name) }
+		if strings.Contains(text, " more") {
+			return false // a list of clusters that was cut may have this one
+		}
 		for name := range p.clusters {
 			if name != cluster && of(name) && !of(cluster) {
 				return true

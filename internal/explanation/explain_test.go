@@ -194,7 +194,7 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 		f.keeping = []string{some(), some()}
 		f.contests = map[string]string{some(): "it is changed"}
 		f.overrides = []fleetv1alpha1.ExplainedPolicy{{Kind: "OverridePolicy", Name: "v", Clusters: []string{some(), some()}}}
-		f.results = map[string]fleetv1alpha1.PlacementResult{some(): {Message: "it was refused"}, some(): {Reason: workv1alpha2.ReasonClusterUnreachable, Message: "gone"}}
+		f.results = map[string]fleetv1alpha1.PlacementResult{some(): {Message: text()}, some(): {Reason: workv1alpha2.ReasonClusterUnreachable, Message: text()}}
 		if random.IntN(4) == 0 {
 			f.binding.DeletionTimestamp = new(metav1.Now())
 		}

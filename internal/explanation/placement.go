@@ -261,6 +261,7 @@ func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 		e.Near = f.nearly()
 	}
 	seen := f.sight()
+	f.results = seen.results(f.results)
 	for _, o := range f.overrides {
 		o.Clusters = seen.clusters(o.Clusters)
 		e.Overrides = append(e.Overrides, o)

@@ -1,9 +1,12 @@
 package explanation
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
+
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
 // sight is what a caller may see of the clusters, and remembers what it kept from them.
@@ -43,6 +46,18 @@ func (s *sight) message(text string) string {
 		}), func(word string) bool { return s.secret(word) || s.secret(strings.Trim(word, ".-")) })
 	})
 	return strings.Join(clauses, "; ")
+}
+
+// results returns results with messages that name no cluster which the caller may not see.
+func (s *sight) results(of map[string]fleetv1alpha1.PlacementResult) map[string]fleetv1alpha1.PlacementResult {
+	all := make(map[string]fleetv1alpha1.PlacementResult, len(of))
+	for cluster, r := range of {
+		if r.Message != "" {
+			r.Message = cmp.Or(s.message(r.Message), "the reason is in clusters that you may not see")
+		}
+		all[cluster] = r
+	}
+	return all
 }
 
 func (s *sight) secret(word string) bool { return (s.hidden[word] || s.fleet[word]) && !s.sees(word) }

@@ -44,7 +44,11 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 		}
 		return list, nil
 	}
-	names, seen := binding.Clusters(s.binding), newSight(s.sees, nil)
+	var ran []string
+	for _, r := range s.binding.Status.Runs {
+		ran = append(ran, r.ClusterName)
+	}
+	names, seen := binding.Clusters(s.binding), newSight(s.sees, ran)
 	for _, c := range e.know.Mirror.Placed(s.binding.UID) {
 		names.Insert(c.Cluster)
 	}
@@ -65,6 +69,7 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 	if err != nil {
 		return nil, err
 	}
+	results = seen.results(results)
 	for _, name := range shown {
 		w := e.work(s, name, live[name])
 		if r, ok := results[name]; ok {

@@ -51,6 +51,7 @@ type Mirror struct {
 	bindings bindings
 	onHub    map[string]bool                   // the clusters that the hub has
 	hubKnown func() bool                       // whether all of them are known; nil: there is no hub
+	absent   func() <-chan time.Time           // when the rows of other clusters go: after absentFor, but in tests
 	strays   map[string][]schema.GroupResource // by cluster: stored types that Types does not return
 
 	incomplete incomplete
@@ -83,6 +84,7 @@ type database interface { //nolint:interfacebloat // one store
 	SaveCheckpoints(ctx context.Context, checkpoints []store.Checkpoint) error
 	SaveType(ctx context.Context, t store.Type) error
 	DropType(ctx context.Context, cluster string, gr schema.GroupResource) error
+	HideCluster(cluster string)
 	DropCluster(ctx context.Context, cluster string) error
 	Clusters(ctx context.Context) ([]string, error)
 	Strays(ctx context.Context) ([]store.Stray, error)
@@ -112,7 +114,7 @@ func (m *Mirror) follow(s *store.Store) {
 
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
-		store: s, fleet: f, log: log, began: time.Now(), listing: make(chan struct{}, listsOfAll),
+		store: s, fleet: f, log: log, began: time.Now(), listing: make(chan struct{}, listsOfAll), absent: func() <-chan time.Time { return time.After(absentFor) },
 		dropped: map[string]types.UID{}, dropping: map[string]*dropping{}, known: map[string]policy{},
 		bindings: bindings{placed: map[types.UID]map[string][]*Object{}},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -49,8 +50,13 @@ func (m *Mirror) followClusters(ctx context.Context, informers cache.Informers) 
 	return nil
 }
 
-// dropAbsent drops the clusters that are stored and that the hub does not have. It does nothing
-// without a hub.
+// absentFor is how long the rows of a cluster that the hub does not have are kept after a start. No
+// search has them. They are kept because the hub may have been restored from too old a backup, or
+// the database may be that of another hub.
+const absentFor = 24 * time.Hour
+
+// dropAbsent hides the clusters that are stored and that the hub does not have, and drops those that
+// it does not have either after absentFor. It does nothing without a hub.
 func (m *Mirror) dropAbsent(ctx context.Context) {
 	if m.hubKnown == nil || !toolscache.WaitForCacheSync(ctx.Done(), m.hubKnown) {
 		return
@@ -68,9 +74,28 @@ func (m *Mirror) dropAbsent(ctx context.Context) {
 		if m.onHub[name] || m.cluster(name) != nil {
 			continue
 		}
+		m.store.HideCluster(name)
+		m.log.Info("Cluster is stored, and the hub does not have it: no search has its rows, and they are deleted unless it joins", "cluster", name, "in", absentFor)
+		m.run(func(ctx context.Context) {
+			select {
+			case <-m.absent():
+				m.dropStillAbsent(ctx, name)
+			case <-ctx.Done():
+			}
+		})
+	}
+}
+
+// dropStillAbsent drops a cluster unless it has joined.
+func (m *Mirror) dropStillAbsent(ctx context.Context, name string) {
+	m.mu.Lock()
+	joined := m.onHub[name] || m.cluster(name) != nil
+	if !joined {
 		m.forget(name)
-		m.log.Info("Cluster is stored, and the hub does not have it: it is deleted from the mirror", "cluster", name)
-		m.run(func(ctx context.Context) { m.dropUntilDone(ctx, name) })
+	}
+	m.mu.Unlock()
+	if !joined {
+		m.dropUntilDone(ctx, name)
 	}
 }
 

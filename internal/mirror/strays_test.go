@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -129,6 +130,8 @@ func TestRestartFinishesDrops(t *testing.T) {
 			s = must[*store.Store](t)(store.Open(t.Context(), dir))
 			defer s.Close()
 			m = newMirror(s, fleet, testLogger(t))
+			day := make(chan time.Time)
+			m.absent = func() <-chan time.Time { return day }
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			informers := must[cache.Cache](t)(cache.New(cfg, cache.Options{Scheme: scheme}))
@@ -139,6 +142,20 @@ func TestRestartFinishesDrops(t *testing.T) {
 			go func() { ended <- informers.Start(ctx) }()
 			m.setPolicy("maps", none)
 			stop = run(t, m)
+			shown := func() (clusters []string) {
+				t.Helper()
+				page := must[store.Page](t)(s.List(t.Context(), store.Query{Resource: "configmaps", Namespaces: []string{namespace}, Names: []string{"web"}, Limit: 9}))
+				for _, row := range page.Rows {
+					clusters = append(clusters, row.Cluster)
+				}
+				return clusters
+			}
+			eventually(t, "what is not to be stored is not shown", func() bool { return slices.Equal(shown(), []string{north.Name}) })
+			eventually(t, "the type is deleted", func() bool { return !slices.Contains(left(), "east") })
+			if got := left(); !slices.Equal(got, []string{north.Name, "west"}) {
+				t.Errorf("the database has it of %v; the cluster that the hub does not have is kept for a day", got)
+			}
+			close(day)
 			eventually(t, "what is not to be stored is deleted", func() bool { return slices.Equal(left(), []string{north.Name}) })
 			stop()
 			cancel()

@@ -364,8 +364,11 @@ var errSlowList = fmt.Errorf("the list has not ended after %s, and goes on", slo
 func (t *table) late() {
 	t.cluster.mu.Lock()
 	news := !t.synced && t.problem == nil
-	if news {
+	switch {
+	case news:
 		t.attempted(errSlowList, slowList)
+	case !t.synced: // the problem is that of an earlier watch
+		t.attempted(t.problem, slowList)
 	}
 	t.cluster.mu.Unlock()
 	if news {

@@ -420,7 +420,11 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("cluster %s is unreachable since %s: its objects are the last known", c, since.UTC().Format(time.RFC3339)))
 		default:
 			why, listed := s.Mirror.Silence(c, gr)
-			if why != "" && !listed {
+			fails := why != "" && !listed
+			if seen.refused != nil {
+				why = "" // an error of the cluster may name what the caller is not to know
+			}
+			if fails {
 				warnings = append(warnings, unlisted(c, gr, why))
 			} else if seen, old := s.Mirror.Freshness(c, gr); old {
 				warnings = append(warnings, silent(c, gr, seen, why))

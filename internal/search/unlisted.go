@@ -12,9 +12,12 @@ import (
 // longestProblem bounds what a warning repeats of a cluster's error, in characters.
 const longestProblem = 160
 
-// unlisted is the warning of a type that a cluster cannot list.
+// unlisted is the warning of a type that a cluster cannot list; why may be empty.
 func unlisted(cluster string, gr schema.GroupResource, why string) string {
-	return fmt.Sprintf("cluster %s cannot list %s, so its objects are missing or the last known: %s", cluster, gr, inHeader(why))
+	if why != "" {
+		why = ": " + inHeader(why)
+	}
+	return fmt.Sprintf("cluster %s cannot list %s, so its objects are missing or the last known%s", cluster, gr, why)
 }
 
 // silent is the warning of a type that a cluster has not told of since a moment; why may be empty.

@@ -36,6 +36,7 @@ type claimant struct {
 	owner    string
 	hub      string   // the server's; "": unknown
 	left     standing // the database when this store left it; without an epoch: unknown
+	granted  standing // the standing of another hub's owner that has ended; zero: of none
 	rejected error    // why nothing vouches for what is stored; nil: no reason is known
 	patience time.Duration
 	pause    time.Duration
@@ -174,12 +175,13 @@ func (d *database) acquire(ctx context.Context, c claimant) error {
 		d.found = found
 		d.found.seq -= claimStride
 		if _, file := d.dialect.(sqliteDialect); !file {
+			err = c.admit(d.found)
 			d.distrusted = c.distrust(d.found, written)
 			if found.claim == 0 || d.distrusted != nil {
 				found.epoch = rand.Text()
 			}
 		}
-		if d.distrusted != nil {
+		if err == nil && d.distrusted != nil {
 			_, err = tx.ExecContext(ctx, "UPDATE served SET checkpoint = NULL")
 		}
 	}
@@ -194,6 +196,15 @@ func (d *database) acquire(ctx context.Context, c claimant) error {
 	}
 	d.epoch, d.seq, d.claim = found.epoch, found.seq, found.seq
 	return nil
+}
+
+// admit returns errClaimed if a database is that of another hub whose owner is not known to have
+// ended. The transaction of the claim asks it, because the owner may have come after the last look.
+func (c *claimant) admit(found standing) error {
+	if hub := hubOf(found.owner); c.hub == "" || hub == "" || hub == c.hub || found == c.granted {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errClaimed, found.owner)
 }
 
 // rival is another server that took the database from this one.

@@ -288,6 +288,9 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	}
 	c := s.claimant
 	c.left, c.rejected = standing{epoch: s.epoch, seq: s.seq, owner: s.claimant.owner}, s.rejected
+	if s.rival != nil {
+		c.granted = s.rival.seen
+	}
 	db, err := s.server.open(ctx, c)
 	if err != nil {
 		if errors.Is(err, errClaimed) { // by another that opened it meanwhile
@@ -652,6 +655,10 @@ func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupR
 	})
 	return state, err
 }
+
+// HideCluster makes the rows of a cluster invisible in this process without deleting them. Whoever
+// writes to the cluster deletes them first.
+func (s *Store) HideCluster(cluster string) { s.owe(cluster, schema.GroupResource{}) }
 
 // DropCluster deletes everything of a cluster. Its rows are invisible at once, even when the deletion fails: it is to be
 // tried again then. The next Open finishes one that was interrupted, and so does who writes to the cluster.
