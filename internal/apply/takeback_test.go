@@ -147,7 +147,7 @@ func TestIsRecreated(t *testing.T) {
 			var entries []metav1.ManagedFieldsEntry
 			for _, manager := range tc.managers {
 				entries = append(entries, metav1.ManagedFieldsEntry{
-					Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(owns)},
+					Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(owns),
 				})
 			}
 			o.SetManagedFields(entries)
