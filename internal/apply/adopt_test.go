@@ -515,9 +515,12 @@ func TestMarksThatAControllerCopied(t *testing.T) {
 	})
 	was := f.has(oak, theirs, "kube-controller-manager")
 	b := f.bind(template, nil, "oak")
-	if r := f.result(b, "oak", workv1alpha2.ReasonConflict); !strings.Contains(r.Message, "metadata.ownerReferences") {
-		t.Errorf("the message is %q", r.Message)
-	}
+	f.eventually("the conflict names the owner references", func() error { // and not only that the mirror was behind
+		if r, _ := f.applier.Result(b.UID, "oak"); r.Reason != workv1alpha2.ReasonConflict || !strings.Contains(r.Message, "metadata.ownerReferences") {
+			return fmt.Errorf("the result is %+v", r)
+		}
+		return nil
+	})
 	if now := f.live(oak, template); now.GetResourceVersion() != was.GetResourceVersion() {
 		t.Errorf("it was written: %v", now.GetAnnotations())
 	}
