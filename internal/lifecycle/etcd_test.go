@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +29,7 @@ import (
 	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -44,7 +46,7 @@ type etcds struct {
 // etcdProcess is the etcd of a host.
 type etcdProcess struct {
 	unit         plan.Unit
-	client, peer string // local addresses
+	client, peer string // local addresses, reserved until the end of the test
 	cmd          *exec.Cmd
 	ended        chan struct{}
 	log          string
@@ -62,6 +64,11 @@ func withEtcds(l *lab) *etcds {
 	e.proxy = "http://" + listener.Addr().String()
 	l.t.Cleanup(func() {
 		for _, h := range e.hosts() {
+			m := e.member(h)
+			if l.t.Failed() {
+				log, _ := os.ReadFile(m.log)
+				l.t.Logf("etcd of host %s, running: %v; its log ends:\n%s", h, m.runs(), log[max(0, len(log)-4000):])
+			}
 			e.stop(h)
 		}
 		server.Close()
@@ -146,7 +153,7 @@ func (e *etcds) start(name string, unit plan.Unit) {
 	if old != nil {
 		m.client, m.peer = old.client, old.peer
 	} else {
-		m.client, m.peer = freeAddress(e.l.t), freeAddress(e.l.t)
+		m.client, m.peer = reservedAddress(e.l.t), reservedAddress(e.l.t)
 	}
 	root := e.l.fleet.Root(name)
 	m.log = filepath.Join(e.l.fleet.Dir, name+".etcd.log")
@@ -177,7 +184,7 @@ func (e *etcds) start(name string, unit plan.Unit) {
 	m.cmd.Env = append(os.Environ(), "HTTPS_PROXY="+e.proxy)
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := m.cmd.Start(); err != nil {
+	if err := testenv.StartFromLastingThread(m.cmd); err != nil {
 		e.l.t.Error(err)
 		return
 	}
@@ -289,15 +296,16 @@ func (e *etcds) wantMembers(seen string, want ...string) {
 // pid returns the process ID of the etcd on a host.
 func (e *etcds) pid(name string) int { return e.member(name).cmd.Process.Pid }
 
-// freeAddress returns a local address without a listener.
-func freeAddress(t testing.TB) string {
+// reservedAddress returns a local address that nobody else can take before the end of the test. An
+// etcd that is stopped finds the address free when it is started again.
+func reservedAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := process.ReservePort("127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(func() { port.Release() })
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number))
 }
 
 // stopUnit lets the agent of a host report that a unit does not run.

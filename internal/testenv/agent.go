@@ -41,7 +41,7 @@ func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 	a.cmd = exec.Command(binary, "cluster", "--kubeconfig", m.kubeconfig, "--replica", replica)
 	a.cmd.Stdout, a.cmd.Stderr = &a.log, &a.log
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := startFromLastingThread(a.cmd); err != nil {
+	if err := StartFromLastingThread(a.cmd); err != nil {
 		t.Fatal(err)
 	}
 	go func() {

@@ -218,7 +218,7 @@ func (d *Database) run() error {
 		}
 		said.Reset()
 		cmd.Stdout, cmd.Stderr = &said, &said
-		if err := startFromLastingThread(cmd); err != nil {
+		if err := StartFromLastingThread(cmd); err != nil {
 			return err
 		}
 		ended := make(chan error, 1)

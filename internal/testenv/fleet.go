@@ -243,7 +243,7 @@ func (h *Hub) Start() error {
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	// A test that is killed leaves no server behind.
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := startFromLastingThread(h.cmd); err != nil {
+	if err := StartFromLastingThread(h.cmd); err != nil {
 		return err
 	}
 	exited := make(chan struct{})
@@ -270,9 +270,9 @@ func (h *Hub) Start() error {
 	return err
 }
 
-// startFromLastingThread starts a process that is killed when this process ends, and not
+// StartFromLastingThread starts a process that is killed when this process ends, and not
 // before: the kernel counts the thread as its parent.
-func startFromLastingThread(cmd *exec.Cmd) error {
+func StartFromLastingThread(cmd *exec.Cmd) error {
 	lasting.Do(func() { go lastingThread() })
 	done := make(chan error)
 	starts <- func() { done <- cmd.Start() }
