@@ -175,6 +175,11 @@ func (q *clusterQueue) addAll() {
 			q.items.Add(item{binding: binding.Name(b)})
 		}
 	}
+	for _, uid := range q.applier.results.heldIn(q.name()) { // such as what an earlier process recorded here
+		if b, ok := q.applier.bindings.ByUID(uid); ok {
+			q.items.Add(item{binding: binding.Name(b)})
+		}
+	}
 	q.addNamespaces()
 }
 

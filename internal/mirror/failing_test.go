@@ -29,6 +29,10 @@ func TestFailing(t *testing.T) {
 		"AListThatIsSlow":    {[]step{waits, waits, func(t *table) { t.attempted(errSlowList, 2*time.Second) }}, 2 * time.Second},
 		"TheClusterWasAway":  {[]step{fails, waits, func(t *table) { t.cluster.since = time.Now() }, waits}, time.Second},
 		"AWatchFailed":       {[]step{func(t *table) { t.synced = true }, fails, waits}, -1},
+		"AListHangsAfterAWatchFailed": {[]step{
+			func(t *table) { t.synced = true }, fails, waits, func(t *table) { t.synced = false },
+			func(*table) { time.Sleep(slowList) }, func(t *table) { t.late() },
+		}, slowList},
 		"ItIsToBeListedAnew": {[]step{func(t *table) { t.synced = true }, fails, waits, func(t *table) { t.synced = false }}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
