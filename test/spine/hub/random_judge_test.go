@@ -153,6 +153,17 @@ func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv
 	return "its binding names the cluster"
 }
 
+// rollout says how far a Deployment's own rollout is; empty: it is done.
+func rollout(d *unstructured.Unstructured) string {
+	observed, _, _ := unstructured.NestedInt64(d.Object, "status", "observedGeneration")
+	updated, _, _ := unstructured.NestedInt64(d.Object, "status", "updatedReplicas")
+	all, _, _ := unstructured.NestedInt64(d.Object, "status", "replicas")
+	if n := spine.Replicas(d); observed == d.GetGeneration() && updated == n && all == n {
+		return ""
+	}
+	return fmt.Sprintf(" (rolls out: generation %d, observed %d; %d pods, %d of them new)", d.GetGeneration(), observed, all, updated)
+}
+
 // releaseFault: replicas go only when as many are available as are wanted, or were available.
 func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.Write, now *unstructured.Unstructured, binding types.UID) string {
 	n, ok := r.Replicas()
@@ -197,7 +208,7 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 			continue
 		}
 		can := min(spine.AvailableReplicas(d), spine.Replicas(d))
-		each = append(each, fmt.Sprintf("%s: %d available of %d, %+v lately", other.Name, spine.AvailableReplicas(d), spine.Replicas(d), a.pending[other.Name+" "+key]))
+		each = append(each, fmt.Sprintf("%s: %d available of %d%s, %+v lately", other.Name, spine.AvailableReplicas(d), spine.Replicas(d), rollout(d), a.pending[other.Name+" "+key]))
 		if p, ok := a.pending[other.Name+" "+key]; ok && p.concerns(d) && other != m {
 			can = min(can, p.replicas)
 		}
