@@ -86,7 +86,8 @@ simulated: pods become ready, but nothing runs in them.`,
 		},
 	}
 	cmd.Flags().IntVar(&o.Clusters, "clusters", 3, fmt.Sprintf("number of member clusters, 1 to %d", demo.MaxClusters))
-	cmd.Flags().StringSliceVar(&o.ByAgent, "by-agent", []string{demo.ByAgent}, "clusters whose agents dial the hub; the hub dials the others")
+	cmd.Flags().StringSliceVar(&o.ByAgent, "by-agent", nil,
+		fmt.Sprintf("clusters whose agents dial the hub; the hub dials the others (default: %s, if the demo has it)", demo.ByAgent))
 	cmd.Flags().StringVar(&o.KubeBinary, "kube-binary", "", "multicall binary of Kubernetes components (default: orrery-kube beside this executable, then in PATH)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the demo is ready and leave it running")
 	return cmd
@@ -118,7 +119,10 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	defer out.Close() //nolint:errcheck // the child has its own
 	// Not CommandContext: the child outlives this process.
 	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), //nolint:noctx // it outlives this command
-		"--by-agent="+strings.Join(o.ByAgent, ","), "--kube-binary="+o.KubeBinary)
+		"--kube-binary="+o.KubeBinary)
+	if o.ByAgent != nil {
+		child.Args = append(child.Args, "--by-agent="+strings.Join(o.ByAgent, ","))
+	}
 	child.Stdout, child.Stderr = out, out
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
