@@ -153,12 +153,12 @@ func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv
 	return "its binding names the cluster"
 }
 
-// rollout says how far a Deployment's own rollout is; empty: it is done.
+// rollout says how far a Deployment's own rollout of other pods is; empty: it has none.
 func rollout(d *unstructured.Unstructured) string {
 	observed, _, _ := unstructured.NestedInt64(d.Object, "status", "observedGeneration")
 	updated, _, _ := unstructured.NestedInt64(d.Object, "status", "updatedReplicas")
 	all, _, _ := unstructured.NestedInt64(d.Object, "status", "replicas")
-	if n := spine.Replicas(d); observed == d.GetGeneration() && updated == n && all == n {
+	if observed == d.GetGeneration() && updated == all {
 		return ""
 	}
 	return fmt.Sprintf(" (rolls out: generation %d, observed %d; %d pods, %d of them new)", d.GetGeneration(), observed, all, updated)
@@ -208,6 +208,11 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 			continue
 		}
 		can := min(spine.AvailableReplicas(d), spine.Replicas(d))
+		if rollout(d) != "" {
+			// An edit of the pods takes a quarter of them away at a time (the default of maxUnavailable,
+			// rounded down), whether or not something moves, and may have come after the decision.
+			can = min(can+spine.Replicas(d)/4, spine.Replicas(d))
+		}
 		each = append(each, fmt.Sprintf("%s: %d available of %d%s, %+v lately", other.Name, spine.AvailableReplicas(d), spine.Replicas(d), rollout(d), a.pending[other.Name+" "+key]))
 		if p, ok := a.pending[other.Name+" "+key]; ok && p.concerns(d) && other != m {
 			can = min(can, p.replicas)
