@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/slots"
 	"orrery.dev/orrery/internal/tunnel"
 )
 
@@ -76,14 +77,9 @@ func newLimits() *limits {
 	return &limits{places: make(chan struct{}, redeeming), all: rate.NewLimiter(allPerSecond, allAtOnce), of: map[netip.Prefix]*rate.Limiter{}}
 }
 
-// allow reports whether a redemption from the address is within the limits. All IPv6 addresses of a
-// /64 count as one.
+// allow reports whether a redemption from the address is within the limits.
 func (l *limits) allow(remote string) bool {
-	var from netip.Prefix // invalid addresses count as one
-	if at, err := netip.ParseAddrPort(remote); err == nil {
-		address := at.Addr().Unmap().WithZone("")
-		from = netip.PrefixFrom(address, min(64, address.BitLen())).Masked()
-	}
+	from := slots.Address(remote)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := l.of[from]
