@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,8 +315,8 @@ func (s *site) asks(c *http.Client, path string) error {
 func TestOneAddressLocksNobodyOut(t *testing.T) {
 	const limit, hostile, attacker = 16, 200, "127.0.0.2"
 	s := newSite(t, Options{}, few(limit))
-	served := 0 // connections with a request
-	s.listener.Handle("/mine", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { Claim(r.Context(), "alice"); served++ }))
+	var served atomic.Int32 // requests of the claimed connection
+	s.listener.Handle("/mine", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { Claim(r.Context(), "alice"); served.Add(1) }))
 	neighbour := s.client(attacker, true)
 	if err := s.asks(neighbour, "/mine"); err != nil {
 		t.Fatal(err)
@@ -347,7 +348,7 @@ func TestOneAddressLocksNobodyOut(t *testing.T) {
 	if err := secure.HandshakeContext(t.Context()); err != nil {
 		t.Errorf("the only connection of its address: %v", err)
 	}
-	if err := s.asks(neighbour, "/mine"); err != nil || served != 2 {
+	if err := s.asks(neighbour, "/mine"); err != nil || served.Load() != 2 {
 		t.Errorf("the claimed connection: %v", err)
 	}
 	s.listener.claims.mu.Lock()
