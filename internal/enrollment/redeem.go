@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -201,10 +202,27 @@ func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clu
 		if j.key == key {
 			return false, nil
 		}
+		if err := e.keeps(ctx, c, key); err != nil {
+			return false, err
+		}
 		s.Data[joinKey] = []byte(key)
 		return true, nil
 	})
 	return c, err
+}
+
+// keeps returns an error if agents of the cluster have another key. A token does not replace their
+// key: a thief of the token would disconnect the cluster. Only the holder of the token gets here.
+func (e *Enrollment) keeps(ctx context.Context, c *clusterv1alpha1.Cluster, key string) error {
+	agents := &corev1.Secret{}
+	if _, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, agentSuffix)), agents); err != nil {
+		return err
+	}
+	if have := keyOf(agents, c); have != "" && have != key {
+		return &refusal{fmt.Errorf("the agents of cluster %s have another key, which this token does not replace: if they lost it, or are older than the hub, "+
+			"run orrery cluster rejoin %s --replace where the hub is administered, and apply what it prints", c.Name, c.Name)}
+	}
+	return nil
 }
 
 // nameOfCluster returns the text if it can be the name of a cluster, else a name that no cluster
