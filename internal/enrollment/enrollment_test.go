@@ -136,8 +136,8 @@ func TestStolenRejoin(t *testing.T) {
 		thief.redeemRefused(token, "--replace")
 	}
 	works("after the theft")
-	if told := s.told(); told != nil {
-		t.Errorf("the hub gets credentials of the thief: %v", told)
+	if offers := s.told(); offers != nil {
+		t.Errorf("the hub gets credentials of the thief: %v", offers)
 	}
 	a.redeem(token)
 	works("after the agent's redemption")

@@ -145,7 +145,7 @@ func (c *boundedConn) drop() {
 	}
 	c.mu.Unlock()
 	if unclaimed {
-		_ = c.Conn.Close() // its client is not told
+		_ = c.Conn.Close() // its client sees that
 	}
 }
 

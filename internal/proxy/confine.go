@@ -6,9 +6,8 @@ import (
 	"net/http/httptrace"
 )
 
-// confined are the headers of answers that stop at a proxy. A client keeps what they say for all of
-// the hub's address, or answers them with a password: the server behind the proxy speaks only for
-// itself.
+// confined are the headers of answers that stop at a proxy. A client would apply them to all of the
+// hub's address, or answer them with a password.
 var confined = []string{
 	"Set-Cookie", "Set-Cookie2",
 	"Www-Authenticate", "Authentication-Info", "Proxy-Authenticate", "Proxy-Authentication-Info",
