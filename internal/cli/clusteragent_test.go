@@ -37,8 +37,8 @@ func TestNoTokenForNobody(t *testing.T) {
 	}
 }
 
-// TestRejoin: a rejoin prints a manifest with another token, for the rights that the Cluster says. With --replace, and not without, the hub forgets
-// the agents' key, and the agents make another.
+// TestRejoin: a rejoin prints a manifest with another token, for the rights that the Cluster says.
+// With --replace, and not without, the hub forgets the agents' key, and the agents make another.
 func TestRejoin(t *testing.T) {
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "oak.agent"}}
 	c := fake.NewClientBuilder().WithScheme(hub.Scheme()).WithObjects(

@@ -151,8 +151,8 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	return p.hand(ctx, s, c, o.Name)
 }
 
-// hand makes a token, and hands out the manifest that has it: on standard output, or to the cluster. With p.replace it revokes the key of the
-// cluster's agents.
+// hand makes a token, and hands out the manifest that has it: on standard output, or to the cluster.
+// With p.replace it revokes the key of the cluster's agents.
 func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, name string) error {
 	var cluster clusterv1alpha1.Cluster
 	if err := hub.Get(ctx, client.ObjectKey{Name: name}, &cluster); err != nil {

@@ -69,8 +69,8 @@ func TestRedeem(t *testing.T) {
 	}
 }
 
-// TestTokens: a token is valid for its cluster until it expires, for the key that its agents have, or
-// the first key that uses it. Answers reveal no clusters to unauthenticated clients.
+// TestTokens: a token is valid for its cluster until it expires, for the key that its agents have,
+// or the first key that uses it. Answers reveal no clusters to unauthenticated clients.
 func TestTokens(t *testing.T) {
 	s := newSite(t)
 	s.cluster("oak")

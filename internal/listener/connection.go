@@ -34,8 +34,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 }
 
 // Claim assigns the connection of a request to an owner, such as a user. The connection then no
-// longer counts against maxConnections, and no other connection can take its place. If the owner, or all owners,
-// have reached their limit, it stays unclaimed.
+// longer counts against maxConnections, and no other connection can take its place. If the owner,
+// or all owners, have reached their limit, it stays unclaimed.
 func Claim(ctx context.Context, owner string) {
 	if b, _ := ctx.Value(connKey{}).(*boundedConn); b != nil {
 		b.claim(owner)

@@ -16,9 +16,9 @@ var confined = []string{
 	"Trailer",
 }
 
-// Confine returns a transport for an httputil.ReverseProxy. Its answers have no confined headers and
-// no trailers, and informational answers such as 103 Early Hints are dropped. Bodies and upgraded
-// connections are those of next.
+// Confine returns a transport for an httputil.ReverseProxy. Its answers have no confined headers
+// and no trailers, and informational answers such as 103 Early Hints are dropped. Bodies and
+// upgraded connections are those of next.
 func Confine(next http.RoundTripper) http.RoundTripper { return confinement{next} }
 
 type confinement struct{ next http.RoundTripper }

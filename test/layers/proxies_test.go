@@ -11,8 +11,8 @@ import (
 )
 
 // TestProxiesAreConfined: every reverse proxy of the product has a transport of proxy.Confine, so
-// that no server behind it sends a client more than content. That the transport does so is tested in
-// the package of each proxy, by proxytest.Check.
+// that no server behind it sends a client more than content. The package of each proxy tests that
+// by proxytest.Check.
 func TestProxiesAreConfined(t *testing.T) {
 	found := 0
 	err := filepath.WalkDir("../../internal", func(path string, d fs.DirEntry, err error) error {

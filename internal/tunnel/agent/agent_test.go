@@ -86,8 +86,8 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-// TestRejoin: with a new token the agents keep their key, or create another if the manifest says so.
-// A token that the hub refuses costs them nothing.
+// TestRejoin: with a new token the agents keep their key, or create another if the manifest says
+// so. A token that the hub refuses costs them nothing.
 func TestRejoin(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))

@@ -157,7 +157,8 @@ func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Co
 		refusals.WithLabelValues("Protocol").Inc()
 		return nil, nil
 	}
-	return ws, g.handshakes.Take(r.RemoteAddr, func() { go func() { _ = ws.Close() }() }) // Close may block
+	drop := func() { go func() { _ = ws.Close() }() } // Close may block
+	return ws, g.handshakes.Take(r.RemoteAddr, drop)
 }
 
 // greet authenticates an agent and keeps its connection as a spare.

@@ -733,8 +733,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// silentSocket opens a WebSocket to the tunnel from an address of this machine, and never proves who it
-// is.
+// silentSocket opens a WebSocket to the tunnel from an address of this machine, on which the client
+// sends nothing.
 func (s *site) silentSocket(from string) *websocket.Conn {
 	s.t.Helper()
 	trusted := x509.NewCertPool()
