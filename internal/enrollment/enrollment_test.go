@@ -791,36 +791,32 @@ func (s *slow) Read(p []byte) (int, error) {
 	select {}
 }
 
-// TestLimits: the rate is limited for each address and for all, and the memory for addresses is
-// bounded.
+// TestLimits: redemptions are limited for each address, which leaves some for others, and for all.
 func TestLimits(t *testing.T) {
 	l := newLimits()
 	taken := func(address string) int {
 		n := 0
-		for l.allow(address) {
+		for l.rates.Allow(address) {
 			n++
 		}
 		return n
 	}
-	if n := taken("192.0.2.1:1"); n < addressAtOnce || n > addressAtOnce+10 {
+	if n := taken("192.0.2.1:1"); n < rateOfAddress.Burst || n > rateOfAddress.Burst+10 {
 		t.Errorf("%d from one address", n)
 	}
-	if l.allow("192.0.2.1:2") {
+	if l.rates.Allow("192.0.2.1:2") {
 		t.Error("another port is another address")
 	}
-	if !l.allow("192.0.2.2:1") || !l.allow("[2001:db8::1]:1") {
+	if !l.rates.Allow("192.0.2.2:1") || !l.rates.Allow("[2001:db8::1]:1") {
 		t.Error("an address pays for another")
 	}
-	if taken("[2001:db8::2]:1"); l.allow("[2001:db8::ffff]:1") {
+	if taken("[2001:db8::2]:1"); l.rates.Allow("[2001:db8::ffff]:1") {
 		t.Error("a host with many addresses comes as often as it likes")
 	}
-	for i := range 2 * mostAddresses {
-		l.allow("[2001:db8:" + strings.ToLower(string("0123456789abcdef"[i%16])) + "::1]:1")
+	for i := range 2 * rateOfAll.Burst {
+		l.rates.Allow(fmt.Sprintf("[2001:db8:%x::1]:1", i))
 	}
-	if len(l.of) > mostAddresses {
-		t.Errorf("%d addresses are kept", len(l.of))
-	}
-	if l.allow("garbage") {
+	if l.rates.Allow("garbage") {
 		t.Error("more than all may")
 	}
 }

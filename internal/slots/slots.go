@@ -1,6 +1,7 @@
 // Package slots limits how many connections clients can hold before they prove who they are. It is
 // fair between addresses: when no slot is free, a connection of the address that holds most of them
-// is closed, the one that was silent longest. So one address cannot keep others out.
+// is closed, the one that was silent longest. So one address cannot keep others out. Rates does the
+// same for attempts.
 package slots
 
 import (
