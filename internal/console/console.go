@@ -68,7 +68,7 @@ type Console struct {
 	passage  *passage
 	links    *vault[link]
 	sessions *vault[*Session]
-	keeping  sync.Mutex    // guards SessionsFile
+	keeping  sync.Mutex   // guards SessionsFile
 	tokens   *slots.Rates // bounds exchanges of tokens, which the hub must review
 	log      logr.Logger
 

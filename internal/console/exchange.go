@@ -21,9 +21,9 @@ import (
 
 // Bounds of links and exchanges.
 const (
-	linkLifetime   = 30 * time.Second
-	mostLinks      = 10_000
-	mostLinksOfOne = 20
+	linkLifetime    = 30 * time.Second
+	mostLinks       = 10_000
+	mostLinksOfOne  = 20
 	longestExchange = 32 << 10
 	bodyTime        = 10 * time.Second
 	reviewTime      = 10 * time.Second

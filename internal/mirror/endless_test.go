@@ -107,7 +107,10 @@ func TestEndlessList(t *testing.T) {
 				e.set(true)
 			}
 			var said member.Observation
-			eventually(t, "the cluster is not mirrored", func() bool { said = m.Observation("east"); return !said.Synced && strings.Contains(said.Message, errEndlessList.Error()) })
+			eventually(t, "the cluster is not mirrored", func() bool {
+				said = m.Observation("east")
+				return !said.Synced && strings.Contains(said.Message, errEndlessList.Error())
+			})
 			for _, want := range []string{"1 of 1 types", "configmaps", errEndlessList.Error(), fmt.Sprint(idlePages+1, " pages")} {
 				if !strings.Contains(said.Message, want) {
 					t.Errorf("it says %q, want %q in it", said.Message, want)

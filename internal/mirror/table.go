@@ -35,8 +35,8 @@ type table struct {
 	problem   error              // why it is not listed
 	failing   time.Time          // when the first list failed, of those that have failed in a row; zero: the last did not
 	synced    bool
-	listing   bool  // a list runs
-	overdue   error // why a list that is repeated has not ended; nil: none is overdue
+	listing   bool   // a list runs
+	overdue   error  // why a list that is repeated has not ended; nil: none is overdue
 	version   uint64 // everything up to this resource version was observed; 0: nothing yet
 	records   map[key]record
 	ending    map[key]*Object // placed objects that are known to be gone, as they were last seen, until the watch says how they ended
