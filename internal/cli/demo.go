@@ -56,6 +56,7 @@ simulated: pods become ready, but nothing runs in them.`,
 			if detach {
 				return detached(cmd.Context(), s, o)
 			}
+			keepPrivate()
 			p := newProgress(s.err)
 			o.Progress = p.step
 			if err := demo.MakeDataDir(dir); err != nil {
@@ -112,7 +113,11 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	if err != nil {
 		return err
 	}
-	out, err := os.Create(filepath.Join(o.DataDir, "demo.out"))
+	name := filepath.Join(o.DataDir, "demo.out") // it has a link that opens a session of the console
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

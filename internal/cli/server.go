@@ -64,6 +64,7 @@ kube-controller-manager run as child processes, with everything they store in
 			if err != nil {
 				return err
 			}
+			keepPrivate()
 			if os.Getenv("GOGC") == "" {
 				// Most of the heap is what is known of the fleet, and stays: Go's default would let garbage take as much
 				// memory again.

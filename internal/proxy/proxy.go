@@ -4,6 +4,7 @@
 // the request. Headers in which the client states an identity (Authorization, Impersonate-*,
 // X-Remote-*) are dropped, since the member would trust them. Bodies are streamed in both
 // directions, and upgrades (exec, attach and port-forward, over SPDY or WebSocket) are forwarded.
+// Of answers, what is more than content stops here; see Confine.
 package proxy
 
 import (
@@ -117,7 +118,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 			pr.SetXForwarded()
 		},
-		Transport:     transport.NewImpersonatingRoundTripper(as, through),
+		Transport:     Confine(transport.NewImpersonatingRoundTripper(as, through)),
 		FlushInterval: -1, // flush at once, for watches and logs
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) {
@@ -195,9 +196,11 @@ func isQuick(r *http.Request, path string) bool {
 		!strings.Contains(path, "/watch/") && !strings.Contains(path+"/", "/proxy/")
 }
 
-// dropIdentity removes all headers in which a client could state an identity.
+// dropIdentity removes all headers in which a client could state an identity, and cookies, which
+// browsers send to every port of a host: members set none, so they are for others.
 func dropIdentity(h http.Header) {
 	h.Del("Authorization")
+	h.Del("Cookie")
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
 			delete(h, name)

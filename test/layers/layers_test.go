@@ -19,7 +19,7 @@ const module = "orrery.dev/orrery/"
 // ARCHITECTURE.md draws the same.
 var order = []string{
 	"api", "config/crd", "internal/presence", "internal/mark", "internal/queue", "internal/disk", "internal/image", "internal/manifest",
-	"internal/pki", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
+	"internal/pki", "internal/slots", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
 	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/lifecycle/config",
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
 	"internal/lifecycle/balancer", "internal/lifecycle/agent", "internal/lifecycle/addon", "internal/lifecycle/content", "internal/lifecycle", "internal/hosttest",
@@ -92,7 +92,7 @@ func TestDatabasesKnowNoController(t *testing.T) {
 func TestTunnelKnowsNoController(t *testing.T) {
 	for room, allowed := range map[string][]string{
 		"internal/tunnel": {module + "internal/tunnel"}, "internal/tunnel/agent": {module + "internal/tunnel", module + "internal/tunnel/agent"},
-		"internal/tunnel/gateway": {metrics, module + "internal/tunnel", module + "internal/tunnel/gateway"},
+		"internal/tunnel/gateway": {metrics, module + "internal/slots", module + "internal/tunnel", module + "internal/tunnel/gateway"},
 	} {
 		for _, dep := range dependencies(t, room, false) {
 			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {

@@ -113,7 +113,7 @@ func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
 	if err := v.state.granted(receipt.Certificate); err != nil {
 		return err
 	}
-	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})
+	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate, joinKey: []byte(v.join.hash())})
 }
 
 // post sends a Redemption. The error is tunnel.ErrGone when the cluster has left the fleet.

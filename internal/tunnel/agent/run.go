@@ -361,6 +361,7 @@ func (r *runner) finish(o outcome) (last bool) {
 	}
 	switch o.step {
 	case stepRedeem:
+		r.told.at = [sha256.Size]byte{} // the hub ends the token after a report
 		r.log.Info("enrolled with the hub", "cluster", o.at.join.cluster, "hub", o.at.join.url.Host)
 	case stepReport:
 		r.told.at, r.told.renewal = o.told, o.renewal
