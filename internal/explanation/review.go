@@ -14,6 +14,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/placement"
 )
 

@@ -261,6 +261,25 @@ func TestFenceChanges(t *testing.T) {
 	w.waitPlaced("third-deployment", "a=1 b=1", scheduled)
 }
 
+// TestPolicyOfAClosedCluster: the status of a policy says of a cluster that is closed to its
+// namespace what it says of one that the hub does not have, until the cluster is opened.
+func TestPolicyOfAClosedCluster(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.clusters[0], w.clusters[1]
+	fence := letsInto(w.namespace, a)
+	w.create(fence)
+	namespace := &corev1.Namespace{}
+	namespace.Name = w.namespace
+	update(w, namespace, func(n *corev1.Namespace) { n.Labels["tenant"] = w.namespace })
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: []string{a, b, w.namespace + "-none"}}
+	w.create(p)
+	const says = "the hub has no cluster that the namespace may use with the name "
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonUnknownCluster}, says+b+"; "+w.namespace+"-none")
+	update(w, fence, func(o *policyv1alpha1.ClusterAccess) { o.Spec.ClusterAffinity.ClusterNames = []string{a, b} })
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonUnknownCluster}, says+w.namespace+"-none")
+}
+
 // TestClusterAccessIsValidated: invalid ClusterAccesses are refused.
 func TestClusterAccessIsValidated(t *testing.T) {
 	w := newWorld(t, 0)
