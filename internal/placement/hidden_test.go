@@ -1,9 +1,11 @@
 package placement
 
 import (
+	stdcmp "cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -180,6 +182,9 @@ func TestHiddenIsAbsent(t *testing.T) {
 			if len(d.Record.Verdicts) == 0 {
 				d.Record.Verdicts = nil
 			}
+			slices.SortFunc(d.Record.Verdicts, func(a, b records.Verdict) int { // they are shown by cluster
+				return stdcmp.Or(strings.Compare(a.Reason, b.Reason), strings.Compare(a.Message, b.Message))
+			})
 			return d
 		}
 		if diff := cmp.Diff(seen(part), seen(whole)); diff != "" {
