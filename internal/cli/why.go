@@ -38,7 +38,7 @@ func newWhy(s streams) *cobra.Command {
 		Short: "Say why a template is placed where it is, and not elsewhere",
 		Long: `Say which policy claims an object of the hub and which lost, what spoke against each cluster, what is
 not done yet and what it waits for, also of an object that is gone from the hub while clusters have
-copies. Of an object that no policy claims the policies are named that nearly do. Clusters that you may not see are counted. It takes the right to get the object.`,
+copies. Of an object that no policy claims the policies are named that nearly do. Clusters that you may not see are left out; those that have the object are counted. It takes the right to get the object.`,
 		Example: `  orrery why deploy/web -n shop
   orrery why namespace/shop -o yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error { return asKubectl(a.run(cmd.Context(), args)) },

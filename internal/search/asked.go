@@ -138,11 +138,8 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 		}
 		for _, v := range t.Values {
 			if !v.Glob && (!slices.Contains(s.Clusters(), v.Text) || seen.fence != nil && seen.closed(v.Text)) {
-				refused := apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))
-				if slices.Contains(s.Clusters(), v.Text) {
-					return closedError{refused}
-				}
-				return refused
+				// A search of every kind goes on with the next one, whether the cluster is closed or absent.
+				return closedError{apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))}
 			}
 		}
 		only(func(cluster string) bool {

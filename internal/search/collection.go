@@ -193,6 +193,8 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 			refused = err
 			closed = append(closed, gvr.GroupResource().String())
 			continue
+		case isClosed(err) && isUnlike(err): // for the caller there is no such type
+			continue
 		case apierrors.IsNotFound(err), isClosed(err):
 			missing = err
 			continue

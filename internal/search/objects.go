@@ -291,7 +291,7 @@ type kind struct {
 	bare bool
 }
 
-// find looks the type up in the clusters asked for: nil for all.
+// find looks the type up in the clusters asked for: nil for all. A type that only clusters have in which the caller sees nothing is none.
 func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
@@ -300,7 +300,14 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	if at.cluster != "" {
 		only = []string{at.cluster}
 	}
-	served := map[bool]bool{} // by scope, in whatever cluster
+	served := map[bool]bool{} // by scope, in whatever cluster the caller may see something
+	hidden := false
+	missing := func(what string) error {
+		if hidden {
+			return closedError{notFound(what)}
+		}
+		return notFound(what)
+	}
 	types := s.Mirror.Types()
 	if err := k.findUnread(s.Clusters(), types, only, seen); err != nil {
 		return k, err
@@ -309,7 +316,14 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 		if t.GroupVersionKind.Group != at.Group || t.Resource != at.Resource {
 			continue
 		}
-		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
+		visible := slices.Clone(t.Clusters)
+		if seen.fence != nil {
+			if visible = slices.DeleteFunc(visible, seen.closed); len(visible) == 0 {
+				hidden = true
+				continue
+			}
+		}
+		clusters := slices.DeleteFunc(visible, func(c string) bool {
 			return only != nil && !slices.Contains(only, c)
 		})
 		if v := t.GroupVersionKind.Version; v != at.Version && !at.own && areInterchangeable(at.GroupResource(), v, at.Version) {
@@ -329,11 +343,11 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	slices.Sort(k.clusters)
 	switch {
 	case len(served) == 0, at.cluster != "" && len(k.clusters) == 0:
-		return k, notFound(at.Resource + " of " + at.GroupVersion().String())
+		return k, missing(at.Resource + " of " + at.GroupVersion().String())
 	case at.namespace != "" && !served[true]:
-		return k, notFound(at.Resource + " in a namespace")
+		return k, missing(at.Resource + " in a namespace")
 	case at.namespace == "" && at.name != "" && !served[false]:
-		return k, notFound(at.Resource + " outside of namespaces")
+		return k, missing(at.Resource + " outside of namespaces")
 	}
 	return k, nil
 }

@@ -82,7 +82,7 @@ func noClusters(name string) *apierrors.StatusError {
 }
 
 // notFound is what an API server says of a path or a type that it does not have.
-func notFound(what string) error {
+func notFound(what string) *apierrors.StatusError {
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound,
 		fmt.Sprintf("the server could not find the requested resource: %s is not mirrored from any cluster asked for", what))
 }
