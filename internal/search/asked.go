@@ -138,7 +138,7 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 		}
 		for _, v := range t.Values {
 			if !v.Glob && (!slices.Contains(s.Clusters(), v.Text) || seen.fence != nil && seen.closed(v.Text)) {
-				refused := apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))
+				refused := noClusterIn("q", v.Text)
 				if slices.Contains(s.Clusters(), v.Text) {
 					return closedError{refused}
 				}
