@@ -273,13 +273,13 @@ agent. Workloads keep running.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			_, c, _, err := f.connect(ctx)
+			_, c, err := f.client(ctx)
 			if err != nil {
 				return err
 			}
 			var cluster clusterv1alpha1.Cluster
 			if err := c.Get(ctx, client.ObjectKey{Name: args[0]}, &cluster); err != nil {
-				return err
+				return fmt.Errorf("get cluster %s: %w", args[0], err)
 			}
 			if cluster.Spec.SyncMode != clusterv1alpha1.Pull {
 				return fmt.Errorf("cluster %s has no agent, the hub dials it itself; to change that run %q", args[0], "orrery cluster join "+args[0]+" --pull")

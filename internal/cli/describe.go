@@ -70,6 +70,9 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	case asked.byName() && d.all:
 		return usageError{errors.New("--all-namespaces: name the namespace of what is named, with --namespace")}
 	}
+	if err := checkSelector(d.selector); err != nil {
+		return err
+	}
 	h, err := d.hub.api(ctx, d.err)
 	if err != nil {
 		return err

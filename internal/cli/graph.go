@@ -125,7 +125,7 @@ func (f *graphing) run(ctx context.Context, of string) error {
 	case f.usedBy:
 		q.Set("direction", "usedBy")
 	}
-	fleet, err := f.hub.fleet(f.err)
+	fleet, err := f.hub.fleet(ctx, f.err)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/search"
 )
 
 // typedChange is a change of an object of a type.
@@ -216,16 +217,16 @@ What was is kept for as long as "orrery server --mirror-history-time" says, a we
 					return err
 				}
 			}
-			fleet, err := f.fleet(s.err)
+			fleet, err := f.fleet(cmd.Context(), s.err)
 			if err != nil {
 				return err
 			}
 			if deleted {
-				changes, err := fleet.deleted(cmd.Context(), s.err, args, &in, limit)
+				changes, partial, err := fleet.deleted(cmd.Context(), s.err, args, &in, limit)
 				if err != nil {
 					return err
 				}
-				return printValue(s.out, output, changes, func(w io.Writer) error { return printDeleted(w, changes) })
+				return printValue(s.out, output, changes, func(w io.Writer) error { return printDeleted(w, changes, partial) })
 			}
 			changes, quiet, err := fleet.history(cmd.Context(), kind, name, &in, limit, all)
 			if err != nil {
@@ -315,74 +316,79 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 	return nil
 }
 
-// ask calls ask for the types that a user names, or for all of which there is a history and that the user may see. Those that are left out are told to w.
-func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) error {
+// ask calls ask for the types that a user names, or for all of which there is a history and that
+// the user may see. Those that are left out are told to w; if
+// all are, that is the error.
+func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) (partial bool, err error) {
 	var types []schema.GroupVersionResource
 	for _, name := range names {
 		found, err := c.find(name)
 		if err != nil {
-			return err
+			return false, err
 		}
 		types = append(types, found.Resource)
 	}
 	if len(names) == 0 {
 		lists, err := c.served.ServerPreferredResources()
 		if err != nil {
-			return fmt.Errorf("read the fleet's types: %w", err)
+			return false, fmt.Errorf("read the fleet's types: %w", err)
 		}
 		for _, list := range lists {
 			gv, err := schema.ParseGroupVersion(list.GroupVersion)
 			if err != nil {
-				return fmt.Errorf("read the fleet's types: %w", err)
+				return false, fmt.Errorf("read the fleet's types: %w", err)
 			}
 			for _, r := range list.APIResources {
 				types = append(types, gv.WithResource(r.Name))
 			}
 		}
 	}
-	var forbidden []string
+	var unlisted leftOut
+	answered := false
 	for _, gvr := range types {
 		err := ask(gvr)
 		switch {
 		case err == nil:
-		case len(names) == 0 && apierrors.IsForbidden(err):
-			forbidden = append(forbidden, gvr.GroupResource().String())
+			answered = true
+		case len(names) == 0 && unlisted.take(gvr.GroupResource(), err):
 		case len(names) == 0 && (apierrors.HasStatusCause(err, fleetv1alpha1.CauseNoHistory) || apierrors.IsNotFound(err)): // none is kept, or no cluster asked for has the type
 		default:
-			return fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
+			return false, fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
 		}
 	}
-	if len(forbidden) > 0 {
-		return say(w, "Left out is what you may not list: %s.\n", strings.Join(forbidden, ", "))
+	if len(unlisted.types) == 0 || !answered {
+		return false, unlisted.err()
 	}
-	return nil
+	return true, say(w, "Left out is what you may not list: %s.\n", strings.Join(unlisted.types, ", "))
 }
 
-// deleted returns objects that are gone, the latest first.
-func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) ([]typedChange, error) {
-	changes := []typedChange{}
+// deleted returns objects that are gone, the latest first. partial is true if there are types that
+// the caller may not list.
+func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) (changes []typedChange, partial bool, err error) {
+	changes = []typedChange{}
 	parameters := in.parameters(false)
 	parameters.Set("deleted", "true")
-	if err := c.ask(w, types, func(gvr schema.GroupVersionResource) error {
+	partial, err = c.ask(w, types, func(gvr schema.GroupVersionResource) error {
 		n := 0
 		return c.changes(ctx, pathOf(gvr, in.namespace, ""), parameters, func(change fleetv1alpha1.ObjectChange) bool {
 			changes = append(changes, typedChange{gvr.GroupResource().String(), change})
 			n++
 			return limit == 0 || n < limit
 		})
-	}); err != nil {
-		return nil, err
+	})
+	if err != nil {
+		return nil, false, err
 	}
 	slices.SortStableFunc(changes, func(a, b typedChange) int { return cmp.Compare(b.Revision, a.Revision) })
 	if limit > 0 && len(changes) > limit {
 		changes = changes[:limit]
 	}
-	return changes, nil
+	return changes, partial, nil
 }
 
-func printDeleted(w io.Writer, changes []typedChange) error {
+func printDeleted(w io.Writer, changes []typedChange, partial bool) error {
 	if len(changes) == 0 {
-		return say(w, "Nothing was deleted.\n")
+		return say(w, "Nothing%s was deleted.\n", thatYouMayList(partial))
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush reports it
@@ -414,22 +420,26 @@ The moment is how long ago it was, such as 1h or 2d, or a time, such as 2026-11-
 			if since == "" {
 				return usageError{fmt.Errorf("--since must be given, such as --since 1h; see %q", cmd.CommandPath()+" --help")}
 			}
-			fleet, err := f.fleet(s.err)
+			if err := search.CheckMoment(since); err != nil {
+				return usageError{fmt.Errorf("--since %q: %w", since, err)}
+			}
+			fleet, err := f.fleet(cmd.Context(), s.err)
 			if err != nil {
 				return err
 			}
 			changes := []typedChange{}
 			parameters := in.parameters(all)
 			parameters.Set("changedSince", since)
-			if err := fleet.ask(s.err, args, func(gvr schema.GroupVersionResource) error {
+			partial, err := fleet.ask(s.err, args, func(gvr schema.GroupVersionResource) error {
 				return fleet.changes(cmd.Context(), pathOf(gvr, in.namespace, ""), parameters, func(change fleetv1alpha1.ObjectChange) bool {
 					changes = append(changes, typedChange{gvr.GroupResource().String(), change})
 					return true
 				})
-			}); err != nil {
+			})
+			if err != nil {
 				return err
 			}
-			return printValue(s.out, output, changes, func(w io.Writer) error { return printDiff(w, changes, output == outputWide) })
+			return printValue(s.out, output, changes, func(w io.Writer) error { return printDiff(w, changes, output == outputWide, partial) })
 		},
 	}
 	f.add(cmd)
@@ -446,9 +456,17 @@ var signs = map[fleetv1alpha1.ChangeType]string{
 	fleetv1alpha1.ChangeUpdated: "~", fleetv1alpha1.ChangeRecreated: "±",
 }
 
-func printDiff(w io.Writer, changes []typedChange, wide bool) error {
+// thatYouMayList bounds what a sentence is about, if there are types that the caller may not list.
+func thatYouMayList(partial bool) string {
+	if partial {
+		return " that you may list"
+	}
+	return ""
+}
+
+func printDiff(w io.Writer, changes []typedChange, wide, partial bool) error {
 	if len(changes) == 0 {
-		return say(w, "Nothing changed.\n")
+		return say(w, "Nothing%s changed.\n", thatYouMayList(partial))
 	}
 	for i := range changes {
 		c := &changes[i]

@@ -136,6 +136,9 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := checkSelector(l.selector); err != nil {
+		return err
+	}
 	h, err := l.hub.api(ctx, l.err)
 	if err != nil {
 		return err
@@ -163,6 +166,9 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	all := len(logs) + problems.count
 	if l.follow {
 		l.asTheyCome(ctx, logs, problems)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	} else if err := l.byTime(ctx, logs, problems); err != nil {
 		return err
 	}
@@ -187,6 +193,15 @@ func (r *reaching) having(ctx context.Context, h *hubAPI, what, selector string)
 		return nil, nowhere(m.Resource.GroupResource(), name, r.clusters)
 	}
 	return clusters, nil
+}
+
+// several is an error: a command is for one cluster.
+func (r *reaching) several(what string, clusters []string) error {
+	// Clusters that are named need not have it.
+	if len(r.clusters) > 0 && !slices.ContainsFunc(r.clusters, isPattern) {
+		return fmt.Errorf("%d clusters are named, %s: name one with --cluster (-C)", len(clusters), some(clusters))
+	}
+	return fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
 }
 
 // nowhere is an error: no cluster has something, of those that were asked for.

@@ -88,7 +88,7 @@ func newOperationList(s streams) *cobra.Command {
 
 func (f *stateFlags) printOperations(ctx context.Context, w io.Writer, ops []lifecyclev1alpha1.Operation) error {
 	if len(ops) == 0 {
-		return say(w, "No operations found.\n")
+		return say(w, "No operations found on this machine, in %s. Those of the hub: kubectl --context hub get operations\n", f.dir)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") //nolint:errcheck // Flush reports it

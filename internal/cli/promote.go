@@ -99,7 +99,7 @@ func (p *promoting) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(clusters) > 1 {
-		return fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
+		return p.several(what, clusters)
 	}
 	c, err := client.New(h.config, client.Options{Scheme: hub.Scheme()})
 	if err != nil {

@@ -16,13 +16,16 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/expression"
 	"orrery.dev/orrery/internal/query"
+	"orrery.dev/orrery/internal/search"
 )
 
 // usualFound is how many objects a search prints if no limit is said.
@@ -42,6 +45,7 @@ type searching struct {
 	group          []string
 	limit          int
 	explain        bool
+	warned         bool // by the hub: the answer is not complete
 }
 
 func newSearch(s streams) *cobra.Command {
@@ -66,6 +70,12 @@ func newSearch(s streams) *cobra.Command {
 	flags.IntVar(&f.limit, "limit", usualFound, "how many objects are found at most; 0: all")
 	flags.BoolVar(&f.explain, "explain", false, "say what was understood, and what it costs, instead")
 	addOutput(cmd, &f.output, outputName)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() != "" {
+			return usageError{fmt.Errorf("%w; a term that begins with a minus looks like flags: quote the query, as in 'kind:Pod -phase:Running', or put -- before it", err)}
+		}
+		return cmd.Root().FlagErrorFunc()(cmd, err)
+	})
 	// It fails for a flag that is not there, or has one already.
 	_ = cmd.RegisterFlagCompletionFunc("group", cobra.FixedCompletions([]string{"cluster", "namespace", "kind", "phase", "node", "image", "label:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
@@ -96,12 +106,23 @@ func (f *searching) run(ctx context.Context, text string) error {
 	switch {
 	case f.limit < 0:
 		return usageError{fmt.Errorf("--limit %d: must not be negative", f.limit)}
+	case f.group != nil:
+		if err := search.CheckGroup(strings.Join(f.group, ",")); err != nil {
+			return usageError{fmt.Errorf("--group: %w", err)}
+		}
+	}
+	if f.filter != "" {
+		if _, err := expression.Compile(f.filter); err != nil {
+			return usageError{fmt.Errorf("--filter %q: %w", f.filter, err)}
+		}
+	}
+	switch {
 	case f.explain && f.group != nil:
 		return usageError{errors.New("--explain says what a search finds, and --group counts: want one of them")}
 	case f.group != nil && f.output == outputName:
 		return usageError{errors.New("--output name: counts have no names")}
 	}
-	fleet, err := f.hub.fleet(f.err)
+	fleet, err := f.hub.fleet(ctx, f.err)
 	if err != nil {
 		return err
 	}
@@ -127,6 +148,7 @@ func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, pa
 	if err := result.Error(); err != nil { // which reads what the hub says of it, unlike Raw
 		return nil, fmt.Errorf("search: %w", err)
 	}
+	f.warned = f.warned || len(result.Warnings()) > 0
 	return result.Raw()
 }
 
@@ -173,6 +195,8 @@ func (f *searching) found(ctx context.Context, c rest.Interface, text string) er
 		return printValue(f.out, f.output, map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": items}, nil)
 	case f.output == outputName:
 		return printFoundNames(f.out, &table)
+	case len(table.Rows) == 0 && f.warned:
+		return say(f.err, "Nothing found in what was searched; see the warnings.\n")
 	case len(table.Rows) == 0:
 		return say(f.err, "Nothing found.\n")
 	}
@@ -304,7 +328,7 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	if slices.Contains([]string{query.Kind, query.Cluster, query.Namespace}, key) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
-		fleet, err := f.hub.fleet(io.Discard) // a warning would be taken for a completion's
+		fleet, err := f.hub.fleet(ctx, io.Discard) // a warning would be taken for a completion's
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

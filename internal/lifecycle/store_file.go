@@ -219,6 +219,9 @@ func (f Files) Operations(_ context.Context, cluster string) ([]lifecyclev1alpha
 	if cluster == "" {
 		cluster = "*"
 	}
+	if _, err := os.ReadDir(string(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list operations: %w", err) // Glob would find none
+	}
 	paths, err := filepath.Glob(f.Path(cluster, "operations", "*.yaml"))
 	if err != nil {
 		return nil, fmt.Errorf("list operations: %w", err)

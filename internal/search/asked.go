@@ -139,7 +139,7 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 		for _, v := range t.Values {
 			if !v.Glob && (!slices.Contains(s.Clusters(), v.Text) || seen.fence != nil && seen.closed(v.Text)) {
 				// A search of every kind goes on with the next one, whether the cluster is closed or absent.
-				return closedError{apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))}
+				return closedError{noClusterIn("q", v.Text)}
 			}
 		}
 		only(func(cluster string) bool {

@@ -184,6 +184,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	var entries []entry
 	var refused, missing error
 	var warnings, closed []string
+	only := narrowed{}
 	for _, gvr := range s.types(one, p) {
 		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}}
 		var err error
@@ -205,7 +206,8 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 			continue
 		}
 		e.view.kind.others = nil // these versions are entries of their own
-		warnings = append(warnings, s.warnings(e.at, e.view.kind, e.view.seen)...)
+		only.add(gvr.GroupResource(), e.view.seen)
+		warnings = append(warnings, s.typeWarnings(e.at, e.view.kind, e.view.seen)...)
 		entries = append(entries, e)
 	}
 	switch {
@@ -217,8 +219,8 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	case at.name == "any":
 		return notFound("what groups and resources name")
 	}
-	if len(closed) > 0 {
-		warnings = append([]string{"left out, for you may not list them on the hub: " + enumerate(closed)}, warnings...)
+	if text := only.text(closed); text != "" {
+		warnings = append([]string{text}, warnings...)
 	}
 	warnings = append(warnings, s.otherVersions(ctx, at, one, p)...)
 	pages, err := s.collect(ctx, entries, p)

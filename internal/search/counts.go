@@ -39,6 +39,14 @@ var groupings = map[string]grouping{
 	query.Image:     {key: query.Image, by: store.By{Field: store.FieldImages}},
 }
 
+// CheckGroup returns an error if a text does not say by what is counted, as the parameter group
+// takes
+// it.
+func CheckGroup(text string) error {
+	_, err := parseGroupings(text)
+	return err
+}
+
 func parseGroupings(text string) (out []grouping, err error) {
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)

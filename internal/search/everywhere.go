@@ -143,6 +143,7 @@ func compareKinds(a, b location) int {
 func (e *everywhere) each(ctx context.Context, from location, f func(at location, v view) (more bool, err error)) error {
 	var unlisted []string
 	var closed error
+	only := narrowed{}
 	seen := false
 	for _, at := range e.kinds {
 		if from.Resource != "" && compareKinds(at, from) < 0 {
@@ -180,7 +181,8 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 		if err != nil {
 			return err
 		}
-		e.warn(e.warnings(at, v.kind, v.seen)...)
+		only.add(at.GroupResource(), v.seen)
+		e.warn(e.typeWarnings(at, v.kind, v.seen)...)
 		if !more {
 			break
 		}
@@ -188,8 +190,8 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 	if refused := cmp.Or(closed, e.refused); !seen && refused != nil {
 		return refused
 	}
-	if len(unlisted) > 0 {
-		e.warn("left out, since you may not list them on the hub: " + enumerate(unlisted))
+	if text := only.text(unlisted); text != "" {
+		e.warn(text)
 	}
 	return nil
 }

@@ -1011,6 +1011,7 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		has[v.cluster] = true
 	}
 	warnings := g.warnings(g.at, kind{unread: g.unread}, scope{})
+	only := narrowed{}
 	for _, r := range g.reaches {
 		var of []string
 		for c := range r.asked {
@@ -1020,7 +1021,8 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		}
 		if len(of) > 0 {
 			slices.Sort(of)
-			warnings = append(warnings, g.warnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+			only.add(r.at.GroupResource(), r.seen)
+			warnings = append(warnings, g.typeWarnings(r.at, kind{clusters: of, told: true}, r.seen)...)
 		}
 		if r.odd {
 			warnings = append(warnings, fmt.Sprintf("some %s may be left out: a name that is referred to is longer than names are, or a selector has too many requirements", r.at.GroupResource()))
@@ -1042,6 +1044,9 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		default:
 			warnings = append(warnings, fmt.Sprintf("not mirrored of cluster %s, so that what they use there is not known: %s", cluster, enumerate(names)))
 		}
+	}
+	if text := only.text(nil); text != "" {
+		warnings = append(warnings, text)
 	}
 	slices.Sort(warnings)
 	tell(w, warnings)

@@ -392,7 +392,7 @@ func (s *Search) checkClusters(at location, only []string) error {
 	}
 	for _, c := range only {
 		if !slices.Contains(known, c) {
-			return noClusters(c)
+			return noClusterIn("clusters", c)
 		}
 	}
 	return nil
@@ -414,11 +414,20 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 	tell(w, s.warnings(at, k, seen))
 }
 
+// warnings are those of an answer with objects of one type.
 func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
-	gr := at.GroupResource()
-	if seen.refused != nil {
-		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
+	only := narrowed{}
+	only.add(at.GroupResource(), seen)
+	if text := only.text(nil); text != "" {
+		warnings = append(warnings, text)
 	}
+	return append(warnings, s.typeWarnings(at, k, seen)...)
+}
+
+// typeWarnings are those of one type among others: which of them the caller may list in some
+// namespaces alone, narrowed says of all together.
+func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []string) {
+	gr := at.GroupResource()
 	if len(seen.young) > 0 {
 		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.young)))
 	}
