@@ -155,8 +155,8 @@ func flagValue(name string) string {
 	return ""
 }
 
-// releaseNodes deletes the leases of all nodes. Each start of KWOK is another holder, and would wait
-// until the leases of the one before have run out, up to 200 s.
+// releaseNodes deletes the leases of all nodes. Each start of KWOK is another holder, and would
+// wait until the leases of the one before have run out, up to 200 s.
 func releaseNodes(ctx context.Context, kubeconfig string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

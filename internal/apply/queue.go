@@ -175,7 +175,8 @@ func (q *clusterQueue) addAll() {
 			q.items.Add(item{binding: binding.Name(b)})
 		}
 	}
-	for _, uid := range q.applier.results.heldIn(q.name()) { // such as what an earlier process recorded here
+	// The results also have what an earlier process recorded here.
+	for _, uid := range q.applier.results.heldIn(q.name()) {
 		if b, ok := q.applier.bindings.ByUID(uid); ok {
 			q.items.Add(item{binding: binding.Name(b)})
 		}

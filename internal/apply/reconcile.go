@@ -396,7 +396,8 @@ func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstru
 }
 
 // asked is how many replicas a template asks for that are shared out; 0: they are copied, or the
-// object is placed nowhere and leaves. The share of a cluster in which the work rests is not asked for.
+// object is placed nowhere and leaves. The share of a cluster in which the work rests does not
+// count.
 func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) int32 {
 	if b.Spec.Replicas == nil || !binding.Divided(b) || !countsReplicas(source) || len(b.Spec.Clusters)+len(b.Spec.GracefulEvictionTasks) == 0 {
 		return 0
@@ -410,8 +411,8 @@ func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Un
 	return max(0, n)
 }
 
-// rests is true of a cluster in which the work of a binding ended, or is not begun any more. Nothing
-// is available there that a move could cost, and nothing will be.
+// rests is true of a cluster in which the work of a binding ended, or is not begun any more.
+// Nothing is available there that a move could cost, and nothing will be.
 func (a *Applier) rests(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	if source == nil || !interpreter.Ends(binding.Kind(b).GroupKind()) && len(a.runs.of(b)) == 0 {
 		return false

@@ -256,7 +256,7 @@ func (r *results) clusters(binding types.UID, is func(state) bool) []string {
 	return found
 }
 
-// heldIn are the bindings of which a cluster may hold something, as far as its state says.
+// heldIn returns the bindings whose copies a cluster may hold, as far as its state says.
 func (r *results) heldIn(cluster string) []types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()

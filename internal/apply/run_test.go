@@ -287,8 +287,9 @@ func TestLastCopy(t *testing.T) {
 	}
 }
 
-// What moves out of a cluster does not wait for work that ended where it moves to: a Job that failed
-// there, or was deleted there after it was complete, never becomes available.
+// TestWhatEndedHoldsNoMove: what moves out of a cluster does not wait for work that ended in the
+// cluster to which it moves. A Job that failed there, or was deleted there after it was complete,
+// never becomes available.
 func TestWhatEndedHoldsNoMove(t *testing.T) {
 	f := newFleet(t)
 	f.start()

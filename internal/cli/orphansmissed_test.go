@@ -32,7 +32,7 @@ func TestMissed(t *testing.T) {
 		oak     = "cluster oak cannot list widgets.example.com, so its objects are missing or the last known: 500"
 		elm     = "cluster elm is unreachable since 2026-01-02T03:04:05Z: its objects are the last known"
 		both    = "nothing is known yet of elm, oak: its objects are missing"
-		cut     = "nothing is known yet of elm and 7 more: their objects are missing" // one of the 7 may be oak
+		cut     = "nothing is known yet of elm and 7 more: their objects are missing" // perhaps oak's
 		neither = "only secrets in the namespaces in which you may list them on the hub are shown: shop"
 	)
 	m := &missed{}

@@ -90,7 +90,7 @@ func (w *randomWork) deletionFault(ctx context.Context, m *testenv.Member, r tes
 	case p == nil && err == nil:
 		return "there never was its binding " + string(binding)
 	case p == nil:
-		return "" // nobody can say now
+		return "" // the bindings cannot be listed now
 	case len(deleted) > 0:
 		if moved := slices.ContainsFunc(p.said, func(s placement) bool { _, names := s.clusters[m.Name]; return !names }); moved && sent == string(metav1.DeletePropagationBackground) {
 			return ""

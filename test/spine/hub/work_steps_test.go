@@ -236,8 +236,9 @@ func (w *randomWork) ask(do func(ctx context.Context) error) error {
 		switch apierrors.ReasonForError(answer) {
 		case metav1.StatusReasonNotFound, metav1.StatusReasonInvalid, metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists, metav1.StatusReasonBadRequest:
 			return nil
+		default:
+			return answer
 		}
-		return answer
 	})
 	return answer
 }
@@ -589,9 +590,9 @@ func (w *randomWork) heal(m *testenv.Member) {
 	m.Heal()
 	ctx := context.Background()
 	testenv.Eventually(w, m.Name+" is well", spine.Patience, func() error {
-		err := client.IgnoreNotFound(m.API.Delete(ctx, silentService()))
+		err := client.IgnoreNotFound(m.Delete(ctx, silentService()))
 		for _, o := range refusal(workKinds[0]) {
-			err = errors.Join(err, client.IgnoreNotFound(m.API.Delete(ctx, o)))
+			err = errors.Join(err, client.IgnoreNotFound(m.Delete(ctx, o)))
 		}
 		if was := w.roles[m.Name]; was != nil {
 			role, failed := m.Find(ctx, "rbac.authorization.k8s.io/v1", "ClusterRole", "", "cluster-admin")

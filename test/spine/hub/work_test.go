@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/test/spine"
 )
 
-// What TestRandomWork uses: namespaces on the hub, of which the members have all but ownNamespace
+// What TestRandomWork uses: namespaces on the hub. The members have all of them but ownNamespace
 // before any template is placed.
 const (
 	ownNamespace       = "work-own"
@@ -43,8 +43,8 @@ const (
 // TestRandomWork does STEPS things chosen by a seed, for SEEDS seeds from SEED on, with work that
 // ends, objects that were in a cluster before, deletions of each propagation, aggregated APIs that
 // do not answer, and rights of the hub that come and go. Each write in a member is held to the
-// invariants. Several times in a run hub and members are compared: while some clusters are in trouble, for
-// all others, and then for all.
+// invariants. Several times in a run hub and members are compared: while some clusters are in
+// trouble, for all others, and then for all.
 func TestRandomWork(t *testing.T) {
 	first, count, n := testenv.Seed(t), testenv.Count(t, "SEEDS", 1, 20), testenv.Count(t, "STEPS", 32, 150)
 	for seed := first; seed < first+uint64(count); seed++ {
@@ -86,7 +86,7 @@ type randomWork struct {
 	orphans map[string]types.UID
 	// sick are members with an API that does not answer.
 	sick map[string]bool
-	// denied is the kind of which the hub may write nothing, by member.
+	// denied is the kind whose objects the hub may not write, by member.
 	denied map[string]string
 	// cut are members that do not answer.
 	cut map[string]bool
