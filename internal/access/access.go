@@ -227,9 +227,9 @@ func (r *Rules) Set() *Set {
 	return s
 }
 
-// Access adds or replaces a ClusterAccess, and returns the namespaces whose fence is another than in
-// the Sets so far. The error names the invalid part of the ClusterAccess, which is added all the
-// same.
+// Access adds or replaces a ClusterAccess, and returns the namespaces whose fence is another than
+// in the Sets so far. The error names the invalid part of the ClusterAccess, which is added all
+// the same.
 func (r *Rules) Access(a *policyv1alpha1.ClusterAccess) (changed []string, err error) {
 	before := r.grants.named[a.Name]
 	if before != nil && equality.Semantic.DeepEqual(before.spec, a.Spec) {

@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// tenants returns Rules of n namespaces, and a ClusterAccess for each that requires two labels, of
-// which all have one.
+// tenants returns Rules of n namespaces, and a ClusterAccess for each. It requires two labels, and
+// all namespaces have one of them.
 func tenants(t testing.TB, n int) *Rules {
 	t.Helper()
 	r := NewRules(None)
@@ -251,8 +251,8 @@ func TestRulesAreWhatTheySay(t *testing.T) {
 	}
 }
 
-// BenchmarkClusterAccesses measures 3,000 ClusterAccesses of as many namespaces: until the first Set
-// of a start, and an edit of one until the next Set.
+// BenchmarkClusterAccesses measures 3,000 ClusterAccesses of as many namespaces: until the first
+// Set of a start, and an edit of one until the next Set.
 func BenchmarkClusterAccesses(b *testing.B) {
 	const n = 3000
 	oak := &scheduler.Cluster{Name: "oak"}

@@ -15,8 +15,8 @@ type label struct {
 	any        bool // the key with any value
 }
 
-// required returns for each requirement that needs a label the labels of which one is needed.
-// Requirements that a label must be absent, or other than some values, are left out.
+// required returns the labels for each requirement that needs one: a selected object has one of
+// them. Requirements that a label must be absent, or other than some values, are left out.
 func required(s labels.Selector) (all [][]label) {
 	requirements, _ := s.Requirements()
 	for _, r := range requirements {
@@ -81,8 +81,8 @@ func (o *objects) remove(name string) {
 	delete(o.labels, name)
 }
 
-// candidates returns the names of the objects that a selector may select: those with a label that it
-// requires, of the requirement that the fewest have.
+// candidates returns the names of the objects that a selector may select: those with a label that
+// it requires, of the requirement that the fewest have.
 func (o *objects) candidates(s labels.Selector) []string {
 	few := least(required(s), func(one []label) (n int) {
 		for _, l := range one {

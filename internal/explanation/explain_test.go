@@ -163,8 +163,9 @@ func TestUnreadableResults(t *testing.T) {
 	}
 }
 
-// TestHiddenClustersAreNotNamed: whatever is known, no text of an explanation or a review names a cluster that the caller may not see. Messages name clusters that
-// the caller sees and those that have the object: decisions are made on no others.
+// TestHiddenClustersAreNotNamed: whatever is known, no text of an explanation or a review names a
+// cluster that the caller may not see. Messages name clusters that the caller sees and those that
+// have the object: decisions are made on no others.
 func TestHiddenClustersAreNotNamed(t *testing.T) {
 	const seed = 20
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -227,8 +228,9 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 	}
 }
 
-// TestHiddenIsAbsent: to who may not see pine, everything is said of it as of a name that no cluster has. That pine was judged and rejected is not said, and a text
-// with its name, such as a member's refusal of a value, is shown as with any other name.
+// TestHiddenIsAbsent: to who may not see pine, everything is said of it as of a name that no
+// cluster has. That pine was judged and rejected is not said, and a text with its name, such as a
+// member's refusal of a value, is shown as with any other name.
 func TestHiddenIsAbsent(t *testing.T) {
 	said := func(name string, judged bool, v visibility) string {
 		f := someFacts()
@@ -269,7 +271,8 @@ func TestHiddenIsAbsent(t *testing.T) {
 	}
 }
 
-// TestClosedSinceTheDecision: who sees every cluster is told which are closed now, also those of which nothing was decided.
+// TestClosedSinceTheDecision: a caller who sees every cluster sees which are closed now, also
+// those that the decision did not know.
 func TestClosedSinceTheDecision(t *testing.T) {
 	f := someFacts()
 	f.closed = map[string]string{"ash": "why", "oak": "why", "pine": "why"}

@@ -1,8 +1,10 @@
 // Package explanation says why an object of the hub is where it is, how it fares there, and where it would be: what the controllers know already, for
 // whoever asks. It writes nothing. What is gathered is a set of facts; what they mean is decided by pure functions of them.
 //
-// Who asks needs the right to get the object, or to create policies where a policy is reviewed. Who has rights in one namespace sees the clusters that it may use,
-// as in a search. An answer is the same whether another cluster is in the fleet or not, unless it has the object: such clusters are counted, and not named.
+// Who asks needs the right to get the object, or to create policies where a policy is reviewed.
+// Who has rights in one namespace sees the clusters that it may use, as in a search. An answer is
+// the same whether another cluster is in the fleet or not, unless it has the object: such
+// clusters are counted, and not named.
 package explanation
 
 import (
@@ -167,8 +169,10 @@ func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	return e.know.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// visible says which clusters a caller sees who may do something with objects of a namespace: all, if they may list the clusters; and in which they may see what
-// is there, and so sees, too: in all, if they may do it everywhere, else in those that the namespace may use. Without a type nothing is read.
+// visible says which clusters a caller sees who may do something with objects of a namespace:
+// all, if they may list the clusters; and in which they may see what is there, and so sees, too:
+// in all, if they may do it everywhere, else in those that the namespace may use. Without a type
+// nothing is read.
 func (e *Explainer) visible(ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string) (visibility, error) {
 	all := func(string) bool { return true }
 	if everywhere.Resource != "" {

@@ -46,9 +46,11 @@ type facts struct {
 	overrides []fleetv1alpha1.ExplainedPolicy
 	missing   []string // override policies without which nothing is written
 	follows   []fleetv1alpha1.ExplainedObject
-	closed    map[string]string // why clusters are closed to the namespace, by name; only for callers who see every cluster
-	keeping   []string          // clusters that may have copies of what is being removed
-	away      []string          // those of them that do not answer
+	// closed says why clusters are closed to the namespace, by name. It is only set for callers who
+	// see every cluster.
+	closed  map[string]string
+	keeping []string // clusters that may have copies of what is being removed
+	away    []string // those of them that do not answer
 }
 
 // Placement explains where an object is placed.
@@ -431,7 +433,7 @@ func (l clusterList) verdicts(all []records.Verdict) {
 }
 
 // close adds the clusters that were closed to the namespace since the decision, or joined since:
-// nothing is decided anew because of them.
+// nothing is decided again because of them.
 func (l clusterList) close(closed map[string]string) {
 	for name, message := range closed {
 		is := func(v fleetv1alpha1.PlacementVerdict) bool {

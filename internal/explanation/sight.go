@@ -21,9 +21,10 @@ type visibility struct {
 	reads func(cluster string) bool
 }
 
-// sight filters what is known of one object by the visibility of the caller. Nothing that it returns
-// depends on a cluster that the caller does not see and that does not have the object: neither the
-// number of such clusters nor their names, so that a text with a guessed name tells nothing.
+// sight filters what is known of one object by the visibility of the caller. Nothing that it
+// returns depends on a cluster that the caller does not see and that does not have the object:
+// neither the number of such clusters nor their names, so that a text with a guessed name gives
+// nothing away.
 type sight struct {
 	visibility
 

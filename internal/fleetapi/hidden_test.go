@@ -32,8 +32,8 @@ import (
 // gives to policies.
 var changing = regexp.MustCompile(`"(resourceVersion|uid|continue)":"[^"]*"|\d{4}-\d\d-\d\dT[0-9:.]+Z|review-[a-z0-9]{5}`)
 
-// told is all that a user is told by the hub's API server: the code, the warnings and the body.
-func (w *world) told(t *testing.T, user, method, path, body string) string {
+// answerTo returns what the hub's API server answers a user: the code, the warnings and the body.
+func (w *world) answerTo(t *testing.T, user, method, path, body string) string {
 	t.Helper()
 	config := rest.CopyConfig(w.hub.Config())
 	config.Impersonate.UserName = user
@@ -60,8 +60,8 @@ func (w *world) told(t *testing.T, user, method, path, body string) string {
 	return resp.Status + "\n" + strings.Join(resp.Header.Values("Warning"), "\n") + "\n" + changing.ReplaceAllString(string(text), "then")
 }
 
-// TestHiddenIsAbsent: whatever a tenant asks of the hub about a cluster that the tenant's namespace
-// may not use, by its name, its labels or its fields, is answered as for a cluster that there is not.
+// TestHiddenIsAbsent: any request of a tenant about a cluster that the tenant's namespace may not
+// use, by its name, its labels or its fields, is answered as for a cluster that there is not.
 // What the controllers write into the namespace says as little.
 func TestHiddenIsAbsent(t *testing.T) {
 	const hidden, absent = "pine", "yews"
@@ -186,7 +186,7 @@ func TestHiddenIsAbsent(t *testing.T) {
 	for _, r := range requests {
 		ask := func(name string) string {
 			named := strings.NewReplacer("NAME", name)
-			return strings.ReplaceAll(w.told(t, "ann", r.method, named.Replace(r.path), named.Replace(r.body)), name, "NAME")
+			return strings.ReplaceAll(w.answerTo(t, "ann", r.method, named.Replace(r.path), named.Replace(r.body)), name, "NAME")
 		}
 		of, not := ask(hidden), ask(absent)
 		if diff := cmp.Diff(not, of); diff != "" {

@@ -128,8 +128,9 @@ func TestSelectorsOfNoNamespace(t *testing.T) {
 	}
 }
 
-// TestNamesOfNoCluster: a policy that names a cluster which the hub does not have is taken with a warning, once the hub has written down which it has. A user who
-// may not list the clusters gets none, since it would tell which names there are.
+// TestNamesOfNoCluster: a policy that names a cluster which the hub does not have is taken with a
+// warning, once the hub has written down which it has. A user who may not list the clusters gets
+// none, since it would tell which names there are.
 func TestNamesOfNoCluster(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "external")
 	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {

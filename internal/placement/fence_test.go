@@ -218,7 +218,7 @@ func TestFenceChanges(t *testing.T) {
 	// It stays, with a message.
 	w.eventually("the outcome on what stands", func() error {
 		binding := w.waitPlaced("first-deployment", "a=1 b=1", scheduled)
-		if v, _ := w.controller.Outcome(binding.UID); !strings.Contains(v.Message, b+": the namespace may not use it any more") || strings.Contains(v.Message, fence.Name) {
+		if v, _ := w.controller.Outcome(binding.UID); !strings.Contains(v.Message, b+": the namespace may not use it any more") || strings.Contains(v.Message, "ClusterAccess") {
 			return fmt.Errorf("message %q", v.Message)
 		}
 		return nil

@@ -114,8 +114,8 @@ func (r drawn) placement() policyv1alpha1.Placement {
 	return p
 }
 
-// TestHiddenIsAbsent decides on random templates in two fleets: one with clusters that are closed to
-// the namespace, one without them. The binding, the outcome and what was recorded of the other
+// TestHiddenIsAbsent decides on random templates in two fleets: one with clusters that are closed
+// to the namespace, one without them. The binding, the outcome and what was recorded of the other
 // clusters are equal. Clusters that have the object already are in both.
 func TestHiddenIsAbsent(t *testing.T) {
 	const seed = 3

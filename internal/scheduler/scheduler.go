@@ -6,9 +6,9 @@
 // the cluster. Unreachability, a kind that is not served, a new taint, missing capacity, another
 // object and a fence only keep new objects out.
 //
-// A cluster that the fence closes to the object, and that the object is not in, decides nothing: the
-// placement, the reason and the message are those of a fleet without that cluster, because the users
-// of the namespace read them. Only Verdicts.All and Verdicts.Of have such clusters.
+// A cluster that the fence closes to the object, and that the object is not in, decides nothing:
+// the placement, the reason and the message are those of a fleet without that cluster, because
+// the users of the namespace read them. Only Verdicts.All and Verdicts.Of have such clusters.
 //
 // Spread constraints then choose among the clusters that passed. Clusters that have the object come
 // first, then those with the most capacity or weight. Last, the replicas are divided.

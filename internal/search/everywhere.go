@@ -156,7 +156,8 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 		case apierrors.IsForbidden(err):
 			e.refused = cmp.Or(e.refused, err)
 			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
-		case isClosed(err): // there is no such cluster for the caller, where it is of this kind, or no such kind
+		case isClosed(err):
+			// For the caller there is no such cluster, where it is of this kind, or no such kind.
 			if !isUnlike(err) {
 				closed = cmp.Or(closed, err)
 			}

@@ -13,15 +13,16 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// versions and moments are what differs in the answers of two stores, and between two answers of one.
+// versions and moments are what differs in the answers of two stores, and between two answers of
+// one.
 var (
 	versions = regexp.MustCompile(`"(resourceVersion|continue|milliseconds)":("[^"]*"|\d+)`)
 	moments  = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
 )
 
-// tenantsFleet has two clusters that the namespace shop may use, and with hidden a third, pine, that
-// is closed to it: with objects of the same names, others, one of a type that only pine has, and the
-// oldest state of all.
+// tenantsFleet has two clusters that the namespace shop may use, and with hidden a third, pine,
+// that is closed to it: with objects of the same names, others, one of a type that only pine has,
+// and the oldest state of all.
 func tenantsFleet(t *testing.T, hidden bool) *fleet {
 	t.Helper()
 	clusters := []string{"elm", "oak"}
@@ -59,7 +60,7 @@ func tenantsFleet(t *testing.T, hidden bool) *fleet {
 	return f
 }
 
-// said is all that a request is told: the code, the warnings and the body, without versions.
+// said returns the answer to a request: the code, the headers and the body, without versions.
 func (f *fleet) said(t *testing.T, method, path, accept string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, f.url+path, nil)
@@ -76,18 +77,19 @@ func (f *fleet) said(t *testing.T, method, path, accept string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
+	var headers []string
 	for name, values := range resp.Header {
 		if !slices.Contains([]string{"Date", "Content-Length", "Etag", "Audit-Id"}, name) {
-			told = append(told, name+": "+strings.Join(values, " | "))
+			headers = append(headers, name+": "+strings.Join(values, " | "))
 		}
 	}
-	slices.Sort(told)
-	return resp.Status + "\n" + strings.Join(told, "\n") + "\n" + moments.ReplaceAllString(versions.ReplaceAllString(string(body), `"$1":`), "then")
+	slices.Sort(headers)
+	return resp.Status + "\n" + strings.Join(headers, "\n") + "\n" + moments.ReplaceAllString(versions.ReplaceAllString(string(body), `"$1":`), "then")
 }
 
-// TestHiddenIsAbsent: what a tenant is told is the same whether a cluster that is closed to the
-// tenant's namespace is in the fleet or not, and whether a name is that of such a cluster or of none.
+// TestHiddenIsAbsent: the answers to a tenant are the same whether a cluster that is closed to
+// the tenant's namespace is in the fleet or not, and whether a name is that of such a cluster or
+// of none.
 func TestHiddenIsAbsent(t *testing.T) {
 	with, without := tenantsFleet(t, true), tenantsFleet(t, false)
 	queries := []string{

@@ -291,7 +291,8 @@ type kind struct {
 	bare bool
 }
 
-// find looks the type up in the clusters asked for: nil for all. A type that only clusters have in which the caller sees nothing is none.
+// find looks the type up in the clusters asked for: nil for all. A type that only clusters have
+// in which the caller sees nothing is none.
 func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
