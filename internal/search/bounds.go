@@ -28,7 +28,7 @@ const (
 
 // CheckSize returns an error for a request that is too long to be parsed. It parses nothing.
 func CheckSize(r *http.Request) error {
-	if n := max(len(r.URL.RawPath), len(r.URL.Path)) + len(r.URL.RawQuery); n > LongestURL {
+	if n := len(r.URL.EscapedPath()) + len(r.URL.RawQuery); n > LongestURL {
 		return apierrors.NewBadRequest(fmt.Sprintf("the path and the query of the request have %d bytes, and at most %d are read: name fewer objects, or select them by a label", n, LongestURL))
 	}
 	for _, name := range []string{"Accept", "Accept-Encoding"} {
