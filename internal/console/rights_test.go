@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestRequestsAreParsedInLinearTime: a session's request that is twice as long costs at most about twice as much to parse, before the hub
-// authorizes it. The listener takes headers of at most 16 KiB.
+// TestRequestsAreParsedInLinearTime: a session's request that is twice as long costs at most about
+// twice as much to parse, before the hub authorizes it. The listener takes headers of at most 16
+// KiB.
 func TestRequestsAreParsedInLinearTime(t *testing.T) {
 	numbered := func(format string) func(n int) string {
 		return func(n int) string {

@@ -192,7 +192,8 @@ func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, b
 	return value == types.True, nil
 }
 
-// name notes what the expression names of the object. What is inside selections is looked at once, however many there are.
+// name notes what the expression names of the object. What is inside selections is looked at once,
+// however many there are.
 func (e *Expression) name(x ast.Expr) {
 	inner := operandOf(x)
 	if path, ok := pathOf(x, inner); ok {
@@ -258,7 +259,8 @@ func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	}
 }
 
-// pathOf is the path of object.a.b, object.a["b"] and object itself, of which the operand is object.
+// pathOf is the path of object.a.b, object.a["b"] and object itself, of which the operand is
+// object.
 func pathOf(x, operand ast.Expr) (path []string, ok bool) {
 	if operand.Kind() != ast.IdentKind || operand.AsIdent() != "object" {
 		return nil, false

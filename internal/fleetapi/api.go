@@ -43,9 +43,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer.Func(a.route).ServeHTTP(w, r)
 }
 
-// endpoint is what the server serves at a path, and with below also at the paths below it. A test has
-// a row for each endpoint: it says what the caller needs, and that nothing of the request is parsed before that is
-// checked.
+// endpoint is what the server serves at a path, and with below also at the paths below it. A test
+// has a row for each endpoint: it says what the caller needs, and that nothing of the request is
+// parsed before that is checked.
 type endpoint struct {
 	path  string
 	below bool

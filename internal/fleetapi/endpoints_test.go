@@ -70,8 +70,8 @@ func served(allowed bool) *api {
 // exchange is a request by its method and what follows the endpoint's path.
 type exchange struct{ method, rest string }
 
-// authorized has for each endpoint requests that need a right on the hub; of an endpoint without any, everybody with an identity may ask,
-// and the answer is the same whatever the request has.
+// authorized has for each endpoint requests that need a right on the hub; of an endpoint without
+// any, everybody with an identity may ask, and the answer is the same whatever the request has.
 var authorized = map[string][]exchange{
 	fleetv1alpha1.ClustersPath:  {{http.MethodGet, "/oak/mirror"}, {http.MethodGet, "/oak/proxy/api"}, {http.MethodPost, "/oak/proxy/api"}, {http.MethodPut, "/none/proxy/%2525"}},
 	fleetv1alpha1.FleetPath:     ofFleet,
@@ -104,8 +104,8 @@ func (u *unread) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestEndpointsAuthorizeFirst: no endpoint reads the body or the parameters of a request before its caller is authorized. A new endpoint fails the test until
-// it has a row.
+// TestEndpointsAuthorizeFirst: no endpoint reads the body or the parameters of a request before its
+// caller is authorized. A new endpoint fails the test until it has a row.
 func TestEndpointsAuthorizeFirst(t *testing.T) {
 	paths := sets.New[string]()
 	for _, e := range endpoints {
@@ -136,7 +136,8 @@ func TestEndpointsAuthorizeFirst(t *testing.T) {
 	}
 }
 
-// TestRequestsAreLinear: a path or a body that is twice as long costs at most about twice as much, for callers with and without rights.
+// TestRequestsAreLinear: a path or a body that is twice as long costs at most about twice as much,
+// for callers with and without rights.
 func TestRequestsAreLinear(t *testing.T) {
 	reviewBody := func(inside string) func(n int) string {
 		return func(n int) string {
@@ -196,7 +197,8 @@ func TestRequestsAreLinear(t *testing.T) {
 	}
 }
 
-// TestLongRequestsAreRefused: the limits of package search hold at every endpoint but those that members serve.
+// TestLongRequestsAreRefused: the limits of package search hold at every endpoint but those that
+// members serve.
 func TestLongRequestsAreRefused(t *testing.T) {
 	a := served(true)
 	for _, e := range endpoints {

@@ -18,8 +18,8 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// questions are the virtual kinds that are asked for at a path of their own, with the method, and with the verb by which the hub's
-// kube-apiserver authorizes the request.
+// questions are the virtual kinds that are asked for at a path of their own, with the method, and
+// with the verb by which the hub's kube-apiserver authorizes the request.
 var questions = map[string]struct {
 	method, verb string
 	serve        func(a *api, w http.ResponseWriter, r *http.Request) error
@@ -30,7 +30,8 @@ var questions = map[string]struct {
 	fleetv1alpha1.AccessPath:           {http.MethodGet, "list", (*api).serveAccess},
 }
 
-// serveQuestion answers one of the questions. A request that did not come through the kube-apiserver is authorized here as it would be there.
+// serveQuestion answers one of the questions. A request that did not come through the
+// kube-apiserver is authorized here as it would be there.
 func (a *api) serveQuestion(w http.ResponseWriter, r *http.Request, _ string) error {
 	path := r.URL.EscapedPath()
 	q, v := questions[path], fleetv1alpha1.GroupVersion

@@ -649,7 +649,8 @@ func TestHungMember(t *testing.T) {
 	}
 }
 
-// TestHasDots: however dots are escaped, they are found, and a path that is twice as long costs at most about twice as much.
+// TestHasDots: however dots are escaped, they are found, and a path that is twice as long costs at
+// most about twice as much.
 func TestHasDots(t *testing.T) {
 	for path, want := range map[string]bool{
 		"": false, "/": false, "/api": false, "/..": true, "..": true, "/a/./b": true, "/a../b": false, "/...": false, "/..;x/a": true, `\..\a`: true, "/%2e%2E": true, "/%252e%252e": true,

@@ -238,7 +238,8 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	}, nil
 }
 
-// pushTerm adds a term to a query, as far as the store can tell, and says whether something of it is left. What it requires of labels is added to required.
+// pushTerm adds a term to a query, as far as the store can tell, and says whether something of it
+// is left. What it requires of labels is added to required.
 func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirements) (left bool, err error) {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	pattern := func(namespace bool, values ...query.Value) {

@@ -68,7 +68,7 @@ func checkSelector(text string) error {
 
 // verbOf returns the verb that a request for objects needs on the hub.
 func verbOf(at location, query url.Values) string {
-	watching, _ := strconv.ParseBool(query.Get("watch")) // an invalid value is refused with the other parameters
+	watching, _ := strconv.ParseBool(query.Get("watch")) // invalid values are refused later
 	switch {
 	case at.watch || watching && at.name == "": // of one object, API servers do not look at it
 		return "watch"

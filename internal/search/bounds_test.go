@@ -116,12 +116,14 @@ var parsing = map[string]struct{ method, path, grammar string }{
 	"rootOfACluster":    {http.MethodGet, "/clusters/oak", ""},
 }
 
-// free are the requests that anybody with an identity may make. They have no parameters that are parsed.
+// free are the requests that anybody with an identity may make. They have no parameters that are
+// parsed.
 var free = map[string]string{
 	"version": "/version", "healthz": "/healthz", "livez": "/livez", "readyz": "/readyz", "apis": "/apis", "root": "/", "healthOfACluster": "/clusters/oak/healthz",
 }
 
-// TestEveryParameterIsInTheTables fails if somebody adds a parameter or a document, and no case of the tests of this file.
+// TestEveryParameterIsInTheTables fails if somebody adds a parameter or a document, and no case of
+// the tests of this file.
 func TestEveryParameterIsInTheTables(t *testing.T) {
 	want := sets.New("header/Accept", "header/Accept-Encoding")
 	for name := range parameters {
@@ -172,7 +174,8 @@ func bounded(t testing.TB) *fleet {
 	return f
 }
 
-// TestNothingIsParsedForWhoHasNoRights: a caller without rights gets the same refusal for every parameter, valid or not.
+// TestNothingIsParsedForWhoHasNoRights: a caller without rights gets the same refusal for every
+// parameter, valid or not.
 func TestNothingIsParsedForWhoHasNoRights(t *testing.T) {
 	f := bounded(t)
 	f.denied = func(authorizationv1.ResourceAttributes) bool { return true }
@@ -230,8 +233,8 @@ func allocated(f *fleet, r func() *http.Request) uint64 {
 	return least
 }
 
-// TestParsersAreLinear: a request with twice as much in a parameter costs at most about twice as much, for callers with all rights and for
-// those with some.
+// TestParsersAreLinear: a request with twice as much in a parameter costs at most about twice as
+// much, for callers with all rights and for those with some.
 func TestParsersAreLinear(t *testing.T) {
 	f := bounded(t)
 	gone, cancel := context.WithCancel(t.Context())
@@ -307,8 +310,8 @@ func TestSelectorIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkBounds measures the processor time of the request that costs most of those that are as large as they may be: of a caller without rights, and of
-// one with all rights.
+// BenchmarkBounds measures the processor time of the request that costs most of those that are as
+// large as they may be: of a caller without rights, and of one with all rights.
 func BenchmarkBounds(b *testing.B) {
 	f := bounded(b)
 	for name, denied := range map[string]func(authorizationv1.ResourceAttributes) bool{
@@ -336,7 +339,8 @@ func BenchmarkBounds(b *testing.B) {
 	}
 }
 
-// costAtBound is the processor time of a request that has as much in a parameter as it may: the median of three.
+// costAtBound is the processor time of a request that has as much in a parameter as it may: the
+// median of three.
 func costAtBound(b *testing.B, f *fleet, method, path, parameter string, value filler) time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())

@@ -77,8 +77,8 @@ func groupTexts(t schema.GroupVersionResource) (texts []string) {
 	return texts
 }
 
-// resourceTexts are the values of the parameter resources that select a type: RESOURCE.GROUP, GROUP/RESOURCE
-// and GROUP/VERSION/RESOURCE.
+// resourceTexts are the values of the parameter resources that select a type: RESOURCE.GROUP,
+// GROUP/RESOURCE and GROUP/VERSION/RESOURCE.
 func resourceTexts(t schema.GroupVersionResource) []string {
 	texts := []string{t.Resource + "." + t.Group}
 	if t.Group == "" {
@@ -180,8 +180,8 @@ func listCollections(as form) any {
 	return map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind + "List", "metadata": map[string]any{}, "items": items}
 }
 
-// types are those of a collection that are mirrored and of which the caller may know, in their order: by group, the preferred version first, and
-// name.
+// types are those of a collection that are mirrored and of which the caller may know, in their
+// order: by group, the preferred version first, and name.
 func (s *Search) types(ctx context.Context, one collection, p params) (out []schema.GroupVersionResource, err error) {
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()

@@ -14,8 +14,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Versions are the versions of groups that a cluster serves ("": any), and of these those of which the mirror may have definitions: groups
-// that Kubernetes does not have. The caller must be one who may know what the cluster serves. Types of which the caller may not know are left out.
+// Versions are the versions of groups that a cluster serves ("": any), and of these those of which
+// the mirror may have definitions: groups that Kubernetes does not have. The caller must be one who
+// may know what the cluster serves. Types of which the caller may not know are left out.
 func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []schema.GroupVersion, err error) {
 	if cluster != "" {
 		if err := s.authorizeCluster(ctx, cluster); err != nil {

@@ -61,8 +61,8 @@ func (s *Search) catalogue(cluster string) catalogue {
 	return c
 }
 
-// mayName reports whether the caller may know that the fleet has a type: of Kubernetes' own types everybody may, of
-// others a caller who may list it somewhere.
+// mayName reports whether the caller may know that the fleet has a type: of Kubernetes' own types
+// everybody may, of others a caller who may list it somewhere.
 func (s *Search) mayName(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
 	if known.IsGroupRegistered(gvr.Group) {
 		return true, nil
@@ -74,7 +74,8 @@ func (s *Search) mayName(ctx context.Context, gvr schema.GroupVersionResource) (
 	return err == nil, err
 }
 
-// catalogueFor is the catalogue of one cluster, or of all, without the types of which the caller may not know.
+// catalogueFor is the catalogue of one cluster, or of all, without the types of which the caller
+// may not know.
 func (s *Search) catalogueFor(ctx context.Context, cluster string) (catalogue, error) {
 	c := s.catalogue(cluster)
 	for group, versions := range c {

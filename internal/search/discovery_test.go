@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestTypesAreKnownToThoseWhoMayListThem: a custom type of which a caller may list nothing is, in every answer, as one that no cluster has.
+// TestTypesAreKnownToThoseWhoMayListThem: a custom type of which a caller may list nothing is, in
+// every answer, as one that no cluster has.
 func TestTypesAreKnownToThoseWhoMayListThem(t *testing.T) {
 	f := threeClusters(t)
 	f.serve(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, "gadgets", true, "elm")

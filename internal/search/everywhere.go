@@ -146,8 +146,9 @@ func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]loc
 	return out, nil
 }
 
-// noKind is the answer to a caller who names a kind and may list nothing of it: because the right is missing, or because no cluster has the kind. Only a caller
-// who may list everything gets the reason.
+// noKind is the answer to a caller who names a kind and may list nothing of it: because the right
+// is missing, or because no cluster has the kind. Only a caller who may list everything gets the
+// reason.
 func (s *Search) noKind(ctx context.Context, term query.Term, reason error) error {
 	err := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: "*", Version: "*", Resource: "*"})
 	if apierrors.IsForbidden(err) {

@@ -49,7 +49,8 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 	return nil
 }
 
-// checkPaths says of each field why it cannot be selected; "" if it can. It reads the definitions of the type once for all fields.
+// checkPaths says of each field why it cannot be selected; "" if it can. It reads the definitions
+// of the type once for all fields.
 func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []store.FieldPath) (whys []string, err error) {
 	whys = make([]string, len(paths))
 	var defined []int // the fields that definitions must have
@@ -65,7 +66,8 @@ func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []st
 	return whys, s.inDefinitions(ctx, at, k, paths, whys, defined)
 }
 
-// checkKnown says why a field cannot be selected, or "", of a type whose fields are known without its definition.
+// checkKnown says why a field cannot be selected, or "", of a type whose fields are known without
+// its definition.
 func checkKnown(at location, k kind, keys store.FieldPath) (why string, known bool) {
 	switch {
 	case len(keys) == 1 && (keys[0].Key == "kind" || keys[0].Key == "apiVersion"):
@@ -151,8 +153,8 @@ func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// inDefinitions looks for fields, of which open are the indices, in the clusters' CustomResourceDefinitions, and sets whys. A field is there if
-// any of them has it.
+// inDefinitions looks for fields, of which open are the indices, in the clusters'
+// CustomResourceDefinitions, and sets whys. A field is there if any of them has it.
 func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths []store.FieldPath, whys []string, open []int) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",

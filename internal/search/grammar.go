@@ -205,7 +205,7 @@ func (p *params) checkGrammar() error {
 	}
 	requirements, _ := p.labels.Requirements()
 	switch o := &p.owner; {
-	case len(requirements)+len(p.fields)+len(p.contains) > store.MostTerms: // a watch could only say so after it has begun
+	case len(requirements)+len(p.fields)+len(p.contains) > store.MostTerms:
 		return refuse("labelSelector", fmt.Sprintf("with fieldSelector and fuzzyName it has %d requirements, and at most %d can be answered; write several values of a label as KEY in (A,B)",
 			len(requirements)+len(p.fields)+len(p.contains), store.MostTerms))
 	case p.offset > store.MostOffset:

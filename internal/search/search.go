@@ -222,8 +222,8 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	return s.discover(w, r, at)
 }
 
-// documents are the paths of one segment that are neither objects nor discovery. A test has a row for each of them: it says that nothing of the
-// request is parsed before the caller is authorized.
+// documents are the paths of one segment that are neither objects nor discovery. A test has a row
+// for each of them: it says that nothing of the request is parsed before the caller is authorized.
 var documents = map[string]func(s *Search, w http.ResponseWriter, r *http.Request, at location) error{
 	"search":  (*Search).serveSearch,
 	"graph":   (*Search).serveGraph,
@@ -245,7 +245,8 @@ func (s *Search) serveVersion(w http.ResponseWriter, r *http.Request, at locatio
 	return answer.JSON(w, http.StatusOK, v)
 }
 
-// authorizeDocument returns an error if a location is of a cluster of which the caller may not know, or that is not of the fleet.
+// authorizeDocument returns an error if a location is of a cluster of which the caller may not
+// know, or that is not of the fleet.
 func (s *Search) authorizeDocument(ctx context.Context, at location) error {
 	if at.cluster == "" {
 		return nil

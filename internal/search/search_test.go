@@ -257,7 +257,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every authority is the hub's: what it is asked is exactly what the caller wants to see, before the parameters are parsed, and again for what they ask for.
+// Every authority is the hub's: what it is asked is exactly what the caller wants to see, before
+// the parameters are parsed, and again for what they ask for.
 func TestAuthorization(t *testing.T) {
 	f := threeClusters(t)
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "blog" }
