@@ -142,8 +142,8 @@ func TestEveryParameterIsInTheTables(t *testing.T) {
 	}
 }
 
-// request is one of a case, whose parameter or header has a value.
-func request(ctx context.Context, method, path, parameter, value string) *http.Request {
+// requestFor is one of a case, whose parameter or header has a value.
+func requestFor(ctx context.Context, method, path, parameter, value string) *http.Request {
 	r := httptest.NewRequestWithContext(ctx, method, fleetv1alpha1.FleetPath+path, nil)
 	if header, ok := strings.CutPrefix(parameter, "header/"); ok {
 		r.Header.Set(header, value)
@@ -183,7 +183,7 @@ func TestNothingIsParsedForWhoHasNoRights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			answer := func(parameter, value string) (int, string) {
 				w := httptest.NewRecorder()
-				f.server.Config.Handler.ServeHTTP(w, request(t.Context(), e.method, e.path, parameter, value))
+				f.server.Config.Handler.ServeHTTP(w, requestFor(t.Context(), e.method, e.path, parameter, value))
 				return w.Code, w.Body.String()
 			}
 			code, refusal := answer("", "")
@@ -201,7 +201,7 @@ func TestNothingIsParsedForWhoHasNoRights(t *testing.T) {
 	}
 	for name, path := range free {
 		w := httptest.NewRecorder()
-		f.server.Config.Handler.ServeHTTP(w, request(t.Context(), http.MethodGet, path, "list/labelSelector", "((("))
+		f.server.Config.Handler.ServeHTTP(w, requestFor(t.Context(), http.MethodGet, path, "list/labelSelector", "((("))
 		if w.Code != http.StatusOK {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
@@ -250,7 +250,7 @@ func TestParsersAreLinear(t *testing.T) {
 						ctx = gone // else it does not end
 					}
 					cost := func(n int) uint64 {
-						return allocated(f, func() *http.Request { return request(ctx, e.method, e.path, parameter, value(n)) })
+						return allocated(f, func() *http.Request { return requestFor(ctx, e.method, e.path, parameter, value(n)) })
 					}
 					for _, n := range []int{1900, LongestURL / 8} {
 						const noise = 256 << 10
@@ -352,10 +352,10 @@ func costAtBound(b *testing.B, f *fleet, method, path, parameter string, value f
 	if strings.HasPrefix(parameter, "header/") {
 		of = of[:LongestAccept]
 	}
-	r := request(ctx, method, path, parameter, of)
+	r := requestFor(ctx, method, path, parameter, of)
 	for n := most; CheckSize(r) != nil; {
 		n = n * 9 / 10
-		r = request(ctx, method, path, parameter, value(n))
+		r = requestFor(ctx, method, path, parameter, value(n))
 	}
 	var took []time.Duration
 	for range 3 {
