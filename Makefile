@@ -126,6 +126,7 @@ bench: build lab browser ## Measure the figures of docs/benchmarks.md
 	OBJECTS=100000 STEADY=60 go test -timeout 60m -run '^$$' -bench Million -benchtime 1x ./internal/store && \
 	go test -timeout 30m -run '^$$' -bench 'Fleet|Watches|CEL|List' -benchtime 1x ./internal/search
 	go test -run '^$$' -bench 'Graph$$' -benchtime 40x ./internal/search
+	go test -timeout 30m -run '^$$' -bench Bounds -benchtime 1x ./internal/search
 	go test -timeout 30m -run '^$$' -bench Deep -benchtime 1x ./internal/store
 	go test -timeout 30m -run '^$$' -bench Windows -benchtime 1x ./internal/live
 	BENCH=1 hack/console.sh

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -139,20 +140,35 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 }
 
 // HasDots reports whether a path has a segment . or .., escaped any number of times. Behind a front
-// end that cleans paths and serves several clusters, such a path could lead to another cluster.
+// end that cleans paths and serves several clusters, such a path could lead to another cluster. The
+// time is linear in the length of the path.
 func HasDots(path string) bool {
-	for {
-		for _, segment := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-			if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
-				return true
-			}
+	for segment := range strings.FieldsFuncSeq(unescape(path), func(r rune) bool { return r == '/' || r == '\\' }) {
+		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
+			return true
 		}
-		next, err := url.PathUnescape(path)
-		if err != nil || next == path {
-			return false
-		}
-		path = next
 	}
+	return false
+}
+
+// unescape replaces the escapes of a path, and those that they are a part of, until none is left.
+// Each byte is looked at once when it is read, and once when it completes an escape.
+func unescape(path string) string {
+	if !strings.Contains(path, "%") {
+		return path
+	}
+	out := make([]byte, 0, len(path))
+	for i := range len(path) {
+		out = append(out, path[i])
+		for n := len(out) - 3; n >= 0 && out[n] == '%'; n = len(out) - 3 {
+			b, err := strconv.ParseUint(string(out[n+1:]), 16, 8)
+			if err != nil {
+				break
+			}
+			out = append(out[:n], byte(b))
+		}
+	}
+	return string(out)
 }
 
 var errLedAway = errors.New("it answers with a redirect that leads out of the cluster, which is refused")

@@ -67,10 +67,9 @@ func parseGroupings(text string) (out []grouping, err error) {
 		if slices.Contains(out, g) {
 			return nil, fmt.Errorf("%s is named twice", name)
 		}
-		out = append(out, g)
-	}
-	if len(out) > mostGroupings {
-		return nil, fmt.Errorf("%d are named, and it is counted by at most %d", len(out), mostGroupings)
+		if out = append(out, g); len(out) > mostGroupings {
+			return nil, fmt.Errorf("more than %d are named, and it is counted by at most %d", mostGroupings, mostGroupings)
+		}
 	}
 	return out, nil
 }

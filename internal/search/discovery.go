@@ -2,12 +2,14 @@ package search
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
@@ -59,6 +61,46 @@ func (s *Search) catalogue(cluster string) catalogue {
 	return c
 }
 
+// mayName reports whether the caller may know that the fleet has a type: of Kubernetes' own types
+// everybody may, of others a caller who may list it somewhere.
+func (s *Search) mayName(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
+	if known.IsGroupRegistered(gvr.Group) {
+		return true, nil
+	}
+	err := s.admit(ctx, location{GroupVersionResource: gvr}, nil, "list")
+	if apierrors.IsForbidden(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// catalogueFor is the catalogue of one cluster, or of all, without the types of which the caller
+// may not know.
+func (s *Search) catalogueFor(ctx context.Context, cluster string) (catalogue, error) {
+	c := s.catalogue(cluster)
+	for group, versions := range c {
+		for v, types := range versions {
+			visible := make([]member.API, 0, len(types))
+			for _, t := range types {
+				ok, err := s.mayName(ctx, t.GroupVersionResource())
+				if err != nil {
+					return nil, err
+				}
+				if ok {
+					visible = append(visible, t)
+				}
+			}
+			if versions[v] = visible; len(visible) == 0 {
+				delete(versions, v)
+			}
+		}
+		if len(versions) == 0 {
+			delete(c, group)
+		}
+	}
+	return c, nil
+}
+
 // groups by name, without the core group, which has a root of its own.
 func (c catalogue) groups() []string {
 	groups := slices.Sorted(maps.Keys(c))
@@ -72,9 +114,12 @@ func (c catalogue) versions(group string) []string {
 	})
 }
 
-// discover answers with what is mirrored.
+// discover answers with what is mirrored, as far as the caller may know of it.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
-	c := s.catalogue(at.cluster)
+	c, err := s.catalogueFor(r.Context(), at.cluster)
+	if err != nil {
+		return err
+	}
 	c.addConverted()
 	c.addLive(s, at.cluster)
 	c.addCollections()

@@ -55,7 +55,7 @@ type graphed struct {
 	kind      string // its parts; of an image: empty
 	namespace string
 	name      string
-	clusters  []string
+	clusters  []string // sorted
 	depth     int
 	nodes     int
 	up, down  bool // what uses it, what it uses
@@ -65,7 +65,7 @@ type graphed struct {
 // graphParameters is the grammar.
 var graphParameters = map[string]func(g *graphed, value string) error{
 	"of":       func(g *graphed, v string) error { return g.parse(v) },
-	"clusters": func(g *graphed, v string) error { return names(&g.clusters, v) },
+	"clusters": func(g *graphed, v string) error { return sortedNames(&g.clusters, v) },
 	"depth":    numbered(1, mostDepth, func(g *graphed, n int) { g.depth = n }),
 	"limit":    numbered(1, mostNodes, func(g *graphed, n int) { g.nodes = n }),
 	"direction": func(g *graphed, v string) error {
@@ -240,6 +240,9 @@ var errCut = errors.New("the graph is cut")
 
 // serveGraph answers with the graph around an object, or an image.
 func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location) error {
+	if err := s.admitAny(r.Context()); err != nil {
+		return err
+	}
 	asked, err := parseGraph(r.URL.Query())
 	if err != nil {
 		return err
@@ -343,7 +346,7 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 		}
 		r.at.GroupVersionResource, r.kind, r.namespaced = t.GroupVersionResource(), t.GroupVersionKind.GroupKind(), r.namespaced || t.Namespaced
 		for _, cluster := range t.Clusters {
-			if (g.at.cluster == "" || g.at.cluster == cluster) && (g.clusters == nil || slices.Contains(g.clusters, cluster)) {
+			if (g.at.cluster == "" || g.at.cluster == cluster) && (g.clusters == nil || hasOne(g.clusters, []string{cluster})) {
 				r.clusters[cluster] = true
 			}
 		}

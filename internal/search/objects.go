@@ -43,7 +43,12 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	case at.subresource != "":
 		return notAllowed(fmt.Sprintf("%s/%s: subresources are not mirrored", at.Resource, at.subresource), at)
 	}
-	p, err := parseParams(r.URL.Query())
+	at = s.source(at)
+	query := r.URL.Query()
+	if err := s.admit(r.Context(), at, query, verbOf(at, query)); err != nil {
+		return err
+	}
+	p, err := parseParams(query)
 	if err != nil {
 		return err
 	}
@@ -57,7 +62,6 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if api, ok := s.live(at); ok {
 		return s.serveLive(w, r, at, p, api)
 	}
-	at = s.source(at)
 	if err := at.translate(&p); err != nil {
 		return err
 	}
@@ -302,6 +306,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 		only = []string{at.cluster}
 	}
 	served := map[bool]bool{} // by scope, in whatever cluster the caller may see something
+	wanted := sets.New(only...)
 	hidden := false
 	missing := func(what string) error {
 		if hidden {
@@ -325,7 +330,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 			}
 		}
 		clusters := slices.DeleteFunc(visible, func(c string) bool {
-			return only != nil && !slices.Contains(only, c)
+			return only != nil && !wanted.Has(c)
 		})
 		if v := t.GroupVersionKind.Version; v != at.Version && !at.own && areInterchangeable(at.GroupResource(), v, at.Version) {
 			t.GroupVersionKind.Version = at.Version
@@ -387,12 +392,15 @@ func (s *Search) checkClusters(at location, only []string) error {
 	if at.cluster != "" && only != nil {
 		return apierrors.NewBadRequest("parameter clusters: the path names the cluster already")
 	}
-	known := s.Clusters()
-	if at.cluster != "" && !slices.Contains(known, at.cluster) {
+	if at.cluster == "" && len(only) == 0 {
+		return nil
+	}
+	known := sets.New(s.Clusters()...)
+	if at.cluster != "" && !known.Has(at.cluster) {
 		return noCluster(at.cluster)
 	}
 	for _, c := range only {
-		if !slices.Contains(known, c) {
+		if !known.Has(c) {
 			return noClusterIn("clusters", c)
 		}
 	}
