@@ -190,7 +190,7 @@ func (p *pullFlags) hand(
 	if err != nil {
 		return err
 	}
-	if _, err := s.out.Write(text); err != nil {
+	if _, err := exact(s.out).Write(text); err != nil {
 		return err
 	}
 	next := ""

@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Stamped by the linker.
@@ -82,6 +84,8 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
+	quiet()
+	out, errOut = neutral.NewWriter(out), neutral.NewWriter(errOut)
 	root := newRoot(streams{in: in, out: out, err: errOut})
 	change(root)
 	root.SetArgs(args)
@@ -96,20 +100,26 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 	case err == nil:
 		return 0
 	case ok:
-		fmt.Fprintf(errOut, "error: %v\n", unreached) //nolint:errcheck // nowhere to say so
+		complain(errOut, "error: "+unreached.Error())
 		return 1
 	case errors.As(err, &kubectl):
 		for _, line := range kubectl.lines() {
-			fmt.Fprintln(errOut, line) //nolint:errcheck // nowhere to say so
+			complain(errOut, line)
 		}
 		return kubectl.code()
 	case errors.As(err, &usage):
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		complain(errOut, "error: "+err.Error())
 		return 2
 	default:
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		complain(errOut, "error: "+err.Error())
 		return 1
 	}
+}
+
+// complain prints an error. Lines of its text after the first are indented, so that no text of a member
+// looks like another error.
+func complain(w io.Writer, text string) {
+	_ = say(w, "%s\n", neutral.Indented(text)) // nowhere to say so
 }
 
 // usageError is a command line that makes no sense.
@@ -180,8 +190,7 @@ func newVersion(s streams) *cobra.Command {
 				Platform  string `json:"platform"`
 			}{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return printValue(s.out, output, v, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
-				return err
+				return say(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
 			})
 		},
 	}
