@@ -28,6 +28,12 @@ func (w *Writer) Unwrap() io.Writer { return w.to }
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.rest) == 0 && plainBytes(p) == len(p) {
+		if len(p) > 0 {
+			w.filter.previous = rune(p[len(p)-1])
+		}
+		return w.to.Write(p)
+	}
 	text := append(w.rest, p...) //nolint:gocritic // rest is set below
 	whole := len(text) - begun(text)
 	w.rest = append([]byte(nil), text[whole:]...)
@@ -35,6 +41,16 @@ func (w *Writer) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// plainBytes returns how many bytes at the beginning are printable ASCII, line breaks and tabs.
+func plainBytes(text []byte) int {
+	for i, b := range text {
+		if (b < ' ' || b >= 0x7f) && b != '\n' && b != '\t' {
+			return i
+		}
+	}
+	return len(text)
 }
 
 // begun returns how many bytes at the end of a text are the beginning of a character.
@@ -55,9 +71,14 @@ func begun(text []byte) int {
 // characters are in strings alone, so that the syntax does not matter.
 func JSON(text []byte) []byte {
 	var out []byte
-	f := filter{allowed: "\n\t\r"}
+	f := filter{allowed: "\r"}
 	done := 0
 	for at := 0; at < len(text); {
+		if plain := plainBytes(text[at:]); plain > 0 {
+			at += plain
+			f.previous = rune(text[at-1])
+			continue
+		}
 		r, size := utf8.DecodeRune(text[at:])
 		if r != utf8.RuneError && f.replace(r) != r {
 			out = appendEscape(append(out, text[done:at]...), r)

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/neutral"
