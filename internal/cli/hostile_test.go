@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -33,6 +34,7 @@ import (
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // hostileText has every way in which a text can imitate a line or a cell, steer a terminal, or hide or
@@ -170,7 +172,7 @@ func (h *hostileHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}, hostileText) + `"`}
 	if strings.HasSuffix(r.URL.Path, "/log") && !h.refuses {
 		w.Header().Set("Content-Type", "text/plain")
-		_, _ = w.Write([]byte(h.log))
+		_, _ = w.Write([]byte(cmp.Or(h.log, "2026-11-20T10:00:00Z line\n")))
 		return
 	}
 	answer := h.answer(r)
@@ -573,7 +575,7 @@ func TestHostileHosts(t *testing.T) {
 		},
 		"Steps":    func(s streams) { newProgress(s.err).step(hostileText) },
 		"Findings": func(s streams) { _ = printFindings(s.out, []plan.Finding{*finding}) },
-		"Plan":     func(s streams) { _ = say(s.out, "%s\n", changes.Summary()) },
+		"Plan":     func(s streams) { changes.PrintDetail(neutral.NewWriter(s.out)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -25,8 +25,6 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"k8s.io/kubectl/pkg/polymorphichelpers"
 	"k8s.io/kubectl/pkg/scheme"
-
-	"orrery.dev/orrery/internal/neutral"
 )
 
 // logging are the flags of logs.
@@ -291,9 +289,9 @@ func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Po
 // label is what a line begins with.
 func (c *containerLog) label(containers bool) string {
 	if containers {
-		return neutral.Line("[" + c.cluster + "/" + c.pod + "/" + c.container + "] ")
+		return cell("[" + c.cluster + "/" + c.pod + "/" + c.container + "] ")
 	}
-	return neutral.Line("[" + c.cluster + "/" + c.pod + "] ")
+	return cell("[" + c.cluster + "/" + c.pod + "] ")
 }
 
 func (c *containerLog) String() string {
