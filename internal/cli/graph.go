@@ -317,7 +317,7 @@ func dotted(lines ...string) neutral.Trusted {
 		if i > 0 {
 			out.WriteString(`\n`)
 		}
-		out.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(neutral.Line(line)))
+		out.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(cell(line)))
 	}
 	out.WriteByte('"')
 	return neutral.Trusted(out.String())

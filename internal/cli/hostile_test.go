@@ -8,6 +8,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"log"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +22,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,7 +42,7 @@ import (
 
 // hostileText has every way in which a text can imitate a line or a cell, steer a terminal, or hide or
 // turn a part of itself. Each line that it begins is "forged".
-const hostileText = "x\nforged line\r\nforged line\rforged line\tcell\vforged\fforged\x1b[2J\x1b]0;title\x07\x7f\u0085forged\u009b31m" +
+const hostileText = "x\nforged line\n==> cluster forged <==\r\nforged line\rforged line\tcell\vforged\fforged\x1b[2J\x1b]0;title\x07\x7f\u0085forged\u009b31m" +
 	"\u202aa\u202bb\u202cc\u202dd\u202ee\u2066f\u2067g\u2068h\u2069i\u200ej\u200fk\u061cl\u200bm\u200dn\u200co\u2060p\ufeffq\u00adr\u2028forged\u2029forged\U000e0041"
 
 // longText is longer than anything that a table may show.
@@ -48,17 +51,21 @@ var longText = strings.Repeat("long", 100<<8)
 // controlCharacters are all that must not be in text for a person, beside ranges.
 const controlCharacters = "\u00ad\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff\U000e0041"
 
-// problemsOf returns what is not neutral in the output of a command.
-func problemsOf(out string) (problems []string) {
+// problemsOf returns what is not neutral in the output of a command. What kubectl has laid out may have
+// lines of texts, and tabs.
+func problemsOf(out string, laidOut bool) (problems []string) {
 	if !utf8.ValidString(out) {
 		problems = append(problems, "not UTF-8")
 	}
 	for line := range strings.SplitSeq(out, "\n") {
-		if strings.HasPrefix(line, "forged") {
+		if strings.HasPrefix(line, "forged") && !laidOut || strings.HasPrefix(line, "==> cluster forged") {
 			problems = append(problems, fmt.Sprintf("forged line %.200q", line))
 		}
 		previous := rune(0)
 		for _, r := range line {
+			if r == '\t' && laidOut {
+				continue
+			}
 			joins := (r == '\u200c' || r == '\u200d') && previous < utf8.RuneSelf
 			if r < ' ' || r >= 0x7f && r < 0xa0 || strings.ContainsRune(controlCharacters, r) || joins {
 				problems = append(problems, fmt.Sprintf("character %U in line %.200q", r, line))
@@ -399,7 +406,7 @@ var hostileRuns = map[string]struct {
 	"get": {runs: [][]string{
 		{"pods", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "wide", "--show-labels", "-L", "a", "--kubeconfig=HUB"}, {"pods,cm", "-n", "shop", "--kubeconfig=HUB"}, {"pods", "x", "-n", "shop", "--kubeconfig=HUB"},
 		{"pods", "x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}, {"pods", "-C", "elm", "--live", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "name", "--kubeconfig=HUB"}, {"pods", "x", "-o", "name", "-C", "elm", "--kubeconfig=HUB"},
-		{"pods", "-o", "custom-columns=A:.metadata.name,B:.metadata.labels,C:.spec", "--kubeconfig=HUB"}, {"pods", "--server-print=false", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "json", "--kubeconfig=HUB"}, {"things", "--kubeconfig=HUB"},
+		{"pods", "-o", "custom-columns=A:.metadata.name,B:.metadata.labels,C:.kind", "--kubeconfig=HUB"}, {"pods", "--server-print=false", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "json", "--kubeconfig=HUB"}, {"things", "--kubeconfig=HUB"},
 		{"things", "-o", "name", "--kubeconfig=HUB"}, {"unknown", "--kubeconfig=HUB"}, {"pods", "-o", "jsonpath-as-json={.items[*].metadata}", "--kubeconfig=HUB"},
 	}},
 	"describe": {whole: true, runs: [][]string{
@@ -484,10 +491,10 @@ func TestHostileMember(t *testing.T) {
 						code := Main(line, strings.NewReader(""), &out, &errOut)
 						t.Logf("code %d, %d bytes, errors: %.300q", code, out.Len(), errOut.String())
 						for what, text := range map[string]string{"output": out.String(), "errors": errOut.String()} {
-							for _, problem := range problemsOf(text) {
+							for _, problem := range problemsOf(text, command == "describe" && what == "output") {
 								t.Errorf("%s: %s", what, problem)
 							}
-							if most := longestLine(text); most > 90<<10 && !hostileRuns[command].whole && !slices.Contains(args, "json") {
+							if most := longestLine(text); most > 90<<10 && !hostileRuns[command].whole && !strings.Contains(strings.Join(args, " "), "json") {
 								t.Errorf("%s: a line has %d bytes", what, most)
 							}
 						}
@@ -500,7 +507,7 @@ func TestHostileMember(t *testing.T) {
 			for _, typed := range [][]string{{"get", ""}, {"get", "pods", ""}, {"get", "pods", "-n", ""}, {"get", "pods", "-C", ""}, {"search", "kind:"}, {"search", "ns:"}, {"logs", ""}, {"describe", "pods/"}, {"cordon", ""}} {
 				var out bytes.Buffer
 				Main(append([]string{"__complete"}, typed...), strings.NewReader(""), &out, &out)
-				for _, problem := range problemsOf(out.String()) {
+				for _, problem := range problemsOf(out.String(), false) {
 					t.Errorf("completion of %q: %s", typed, problem)
 				}
 			}
@@ -583,7 +590,7 @@ func TestHostileHosts(t *testing.T) {
 			if out.Len() == 0 {
 				t.Error("nothing is printed")
 			}
-			for _, problem := range problemsOf(out.String()) {
+			for _, problem := range problemsOf(out.String(), false) {
 				t.Error(problem)
 			}
 		})
@@ -599,7 +606,7 @@ func TestHostileHosts(t *testing.T) {
 		steps.terminal, steps.width = true, 200
 		steps.step(hostileText)
 		own := strings.NewReplacer("\r\n", "\n", "\x1b[2A", "", "\r\x1b[J", "", "\x1b[K", "", "\r", "")
-		for _, problem := range problemsOf(own.Replace(out.String())) {
+		for _, problem := range problemsOf(own.Replace(out.String()), false) {
 			t.Error(problem)
 		}
 	})
@@ -608,22 +615,28 @@ func TestHostileHosts(t *testing.T) {
 // TestServerLog: no entry of the log of a server has a line of its own or a control character, neither
 // of ours nor of client-go or net/http.
 func TestServerLog(t *testing.T) {
-	defer klog.ClearLogger()
+	before := slog.Default()
+	defer func() {
+		klog.SetLogger(logr.Discard())
+		slog.SetDefault(before)
+		log.SetOutput(os.Stderr)
+	}()
 	for _, format := range []string{"text", "json"} {
 		t.Run(format, func(t *testing.T) {
 			var out bytes.Buffer
-			log, err := newLog(streams{err: &out}, format, 0)
+			entries, err := newLog(streams{err: &out}, format, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
-			log.Info(hostileText, "name", hostileText, "objects", []string{hostileText})
-			log.WithName(hostileText).Error(fmt.Errorf("member: %s%s", hostileText, longText), "failed", "body", longText)
+			log.Print(hostileText)
+			entries.Info(hostileText, "name", hostileText, "objects", []string{hostileText})
+			entries.WithName(hostileText).Error(fmt.Errorf("member: %s%s", hostileText, longText), "failed", "body", longText)
 			klog.Warningf("watch of %s", hostileText)
 			klog.ErrorS(nil, hostileText, "object", runtime.RawExtension{Raw: []byte(`"` + "\u202e" + `"`)})
-			for _, problem := range problemsOf(out.String()) {
+			for _, problem := range problemsOf(out.String(), false) {
 				t.Error(problem)
 			}
-			if lines := strings.Count(out.String(), "\n"); lines != 4 {
+			if lines := strings.Count(out.String(), "\n"); lines != 5 {
 				t.Errorf("%d lines", lines)
 			}
 			if longestLine(out.String()) > 100<<10 {
