@@ -14,9 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"orrery.dev/orrery/internal/lifecycle/plan"
-	"orrery.dev/orrery/internal/neutral"
 )
 
 // longest bounds a value, in bytes, because values appear in messages.
@@ -124,10 +124,15 @@ func read(output []byte) (answer, error) {
 	return a, nil
 }
 
-// clean shortens a value and makes it neutral.
+// clean shortens a value and replaces characters that cannot be printed.
 func clean(value string) string {
 	value = strings.TrimSpace(value[:min(len(value), longest)])
-	return neutral.Line(strings.ToValidUTF8(value, ""))
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(value, ""))
 }
 
 func (a answer) first(key string) string {

@@ -80,7 +80,7 @@ func TestParse(t *testing.T) {
 func TestParseOfOtherAnswers(t *testing.T) {
 	cases := map[string]struct{ output, want string }{
 		"Nothing":     {"", `the script did not run to its end: the host said "nothing"`},
-		"OtherShell":  {"This account is \x1b[1mnot available.\n", `the script did not run to its end: the host said "This account is \ufffd[1mnot available."`},
+		"OtherShell":  {"This account is \x1b[1mnot available.\n", `the script did not run to its end: the host said "This account is  [1mnot available."`},
 		"EndedEarly":  {"orrery-facts\tbegin\nuid\t0\n", `the script did not run to its end: the host said "orrery-facts begin uid 0"`},
 		"WithoutArch": {"orrery-facts\tbegin\nuid\t0\norrery-facts\tend\n", "the host does not say its architecture and kernel: is there uname in root's PATH?"},
 	}
