@@ -188,9 +188,7 @@ func (h *hostileHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s, ok := answer.(*metav1.Status); ok {
 		w.WriteHeader(int(s.Code))
 	}
-	if err := json.NewEncoder(w).Encode(answer); err != nil {
-		panic(err)
-	}
+	_ = json.NewEncoder(w).Encode(answer) // a client may have gone
 }
 
 func (h *hostileHub) answer(r *http.Request) any {
@@ -466,7 +464,7 @@ func TestHostileMember(t *testing.T) {
 		}
 	}
 	long := func(field string) string {
-		if slices.Contains([]string{"Name", "Message", "Reason", "Cause", "Path", "Cluster", "Text"}, field) {
+		if slices.Contains([]string{"Name", "Message", "Reason"}, field) {
 			return longText
 		}
 		return "x"
@@ -481,7 +479,10 @@ func TestHostileMember(t *testing.T) {
 			kubeconfig, state := hub.start(t), hostileState(t, hub.filler)
 			t.Setenv("KUBECONFIG", kubeconfig)
 			for _, command := range commands {
-				for _, args := range hostileRuns[command].runs {
+				for i, args := range hostileRuns[command].runs {
+					if strings.HasPrefix(name, "Long") && i > 2 {
+						break // the others print the same texts
+					}
 					replace := strings.NewReplacer("HUB", kubeconfig, "STATE", state)
 					line := strings.Fields(command)
 					for _, arg := range args {
@@ -526,8 +527,11 @@ func hostileState(t *testing.T, f filler) string {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	text, err := yaml.Marshal(op)
+	text, err := json.Marshal(op)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err = yaml.JSONToYAML(neutral.JSON(text)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, text, 0o600); err != nil {

@@ -50,8 +50,11 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 		e.SetIndent("", "  ")
 		return e.Encode(v)
 	case outputYAML:
-		b, err := yaml.Marshal(v)
+		b, err := json.Marshal(v)
 		if err != nil {
+			return err
+		}
+		if b, err = yaml.JSONToYAML(neutral.JSON(b)); err != nil { // which refuses control characters as they are
 			return err
 		}
 		_, err = exact(w).Write(b)

@@ -106,10 +106,10 @@ func Cut(text string, most int) string {
 }
 
 // IsWord reports whether a text can be one word of a line that a script reads, as names that API
-// servers allow are: ASCII letters, digits and some marks, and no flag or part of a path.
+// servers allow are: at most 512 ASCII letters, digits and some marks, and no flag or part of a path.
 func IsWord(text string) bool {
-	const marks = "-._:@+=,~"
-	if text == "" || text == "." || text == ".." || text[0] == '-' {
+	const marks, longest = "-._:@+=,~", 512
+	if text == "" || len(text) > longest || text == "." || text == ".." || text[0] == '-' {
 		return false
 	}
 	return !strings.ContainsFunc(text, func(r rune) bool {

@@ -61,6 +61,7 @@ func TestLines(t *testing.T) {
 func TestIsWord(t *testing.T) {
 	for text, want := range map[string]bool{
 		"web-1": true, "system:node.n1": true, "Admin@example.com": true, "deployment.apps": true, "a_b~c+d=e,f": true,
+		strings.Repeat("a", 512): true, strings.Repeat("a", 513): false,
 		"": false, ".": false, "..": false, "-n": false, "a b": false, "a\nb": false, "a/b": false, "a%2fb": false, "$(x)": false,
 		"a\x1b": false, "a\u200b": false, "é": false, "*": false, "a'b": false, `a"b`: false, `a\b`: false, "a;b": false,
 	} {
