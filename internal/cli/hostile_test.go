@@ -30,7 +30,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
@@ -523,18 +522,12 @@ func hostileState(t *testing.T, f filler) string {
 	dir := t.TempDir()
 	op := filled[lifecyclev1alpha1.Operation](f)
 	op.Name, op.Spec.Cluster, op.Namespace = "elm-1", "elm", ""
-	path := lifecycle.Files(dir).Path("elm", "operations", "elm-1.yaml")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	status := op.Status
+	if err := lifecycle.Files(dir).Create(t.Context(), op); err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(op)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text, err = yaml.JSONToYAML(neutral.JSON(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, text, 0o600); err != nil {
+	op.Status = status
+	if err := lifecycle.Files(dir).Record(t.Context(), op); err != nil {
 		t.Fatal(err)
 	}
 	return dir

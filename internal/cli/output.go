@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // The values of --output.
