@@ -94,7 +94,7 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 				return err
 			}
 		}
-		if err := say(d.out, "%s", laidOut(out.String(), len(in) > 1)); err != nil {
+		if err := say(d.out, "%s", laidOut(out.String())); err != nil {
 			return err
 		}
 		if len(in) == 1 {

@@ -56,7 +56,7 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 		if err != nil {
 			return err
 		}
-		if b, err = yaml.JSONToYAML(neutral.JSON(b)); err != nil { // which refuses control characters as they are
+		if b, err = yaml.JSONToYAML(neutral.JSONForYAML(b)); err != nil { // which refuses control characters as they are
 			return err
 		}
 		_, err = exact(w).Write(b)

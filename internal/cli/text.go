@@ -61,13 +61,10 @@ func neutralLines(texts []string) neutral.Trusted {
 	return neutral.Trusted(strings.Join(lines, "\n"))
 }
 
-// laidOut returns what kubectl has laid out in lines and columns. Below headings no line looks like one.
-func laidOut(text string, headings bool) neutral.Trusted {
-	text = neutral.Text(text)
-	if headings {
-		text = strings.TrimPrefix(strings.ReplaceAll("\n"+text, "\n==> ", "\n ==> "), "\n")
-	}
-	return neutral.Trusted(text)
+// laidOut returns what kubectl has laid out in lines and columns. No line of it looks like the heading
+// of a cluster.
+func laidOut(text string) neutral.Trusted {
+	return neutral.Trusted(strings.TrimPrefix(strings.ReplaceAll("\n"+neutral.Text(text), "\n==> ", "\n ==> "), "\n"))
 }
 
 // cell returns a text as a cell of a table.

@@ -208,7 +208,7 @@ func encode(op *lifecyclev1alpha1.Operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return yaml.JSONToYAML(neutral.JSON(text))
+	return yaml.JSONToYAML(neutral.JSONForYAML(text))
 }
 
 // unfinishedError names the Operation that is unfinished and the commands that continue or end it.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -69,7 +70,14 @@ func begun(text []byte) int {
 
 // JSON returns JSON of the same value in which every character that is not neutral is escaped. Such
 // characters are in strings alone, so that the syntax does not matter.
-func JSON(text []byte) []byte {
+func JSON(text []byte) []byte { return escape(text, unicode.MaxRune) }
+
+// JSONForYAML is JSON for what converts JSON to YAML: that refuses control characters, and the pairs by
+// which JSON escapes characters beyond U+FFFF, which stay as they are.
+func JSONForYAML(text []byte) []byte { return escape(text, 0xffff) }
+
+// escape escapes the characters that are not neutral, up to a last one.
+func escape(text []byte, last rune) []byte {
 	var out []byte
 	f := filter{allowed: "\r"}
 	done := 0
@@ -80,7 +88,7 @@ func JSON(text []byte) []byte {
 			continue
 		}
 		r, size := utf8.DecodeRune(text[at:])
-		if r != utf8.RuneError && f.replace(r) != r {
+		if r != utf8.RuneError && f.replace(r) != r && r <= last {
 			out = appendEscape(append(out, text[done:at]...), r)
 			done = at + size
 		}
