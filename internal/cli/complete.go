@@ -38,8 +38,8 @@ func (f *hubFlags) completing(cmd *cobra.Command, ask func(context.Context, *hub
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// beginning are the texts that begin so, sorted, each once, as many as are shown. A text that is no word
-// is left out: a shell would take it for several, or for a command.
+// beginning are the texts that begin so, sorted, each once, as many as are shown.
+// A text that is no word is left out: a shell would take it for several, or for a command.
 func beginning(texts []string, typed string) []string {
 	texts = slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return !strings.HasPrefix(text, typed) || !neutral.IsWord(text) })
 	slices.Sort(texts)

@@ -63,8 +63,8 @@ func (e *session) one(ctx context.Context, what string) (*below, error) {
 	return at, err
 }
 
-// remote runs commands in containers until its context ends, which kubectl's own does not look at. It
-// passes on the bytes of the command as they are.
+// remote runs commands in containers until its context ends, which kubectl's own does not look at.
+// It passes on the bytes of the command as they are.
 type remote func() context.Context
 
 // ExecuteWithContext implements exec.RemoteExecutor.

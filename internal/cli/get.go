@@ -137,8 +137,8 @@ func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	return errors.Join(g.kubectl.Run(f, args), lines.problem())
 }
 
-// neutral makes what kubectl prints neutral in tables, and refuses names that scripts cannot take. JSON,
-// YAML and what templates print stay as they are.
+// neutral makes what kubectl prints neutral in tables, and refuses names that scripts cannot take.
+// JSON, YAML and what templates print stay as they are.
 func (g *getting) neutral() *scriptLines {
 	lines := &scriptLines{err: g.err}
 	format, _, _ := strings.Cut(*g.kubectl.PrintFlags.OutputFormat, "=")
@@ -193,8 +193,8 @@ func neutralObject(object runtime.Object) runtime.Object {
 	return object
 }
 
-// withWords returns an object, a list or an event without the objects whose names a line for scripts
-// cannot have; nil if none is left.
+// withWords returns an object, a list or an event without the objects whose names a line for
+// scripts cannot have; nil if none is left.
 func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
 	switch object := object.(type) {
 	case *unstructured.UnstructuredList:

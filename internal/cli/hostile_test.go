@@ -40,8 +40,8 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// hostileText has every way in which a text can imitate a line or a cell, steer a terminal, or hide or
-// turn a part of itself. Each line that it begins is "forged".
+// hostileText has every way in which a text can imitate a line or a cell, steer a terminal, or
+// hide or turn a part of itself. Each line that it begins is "forged".
 const hostileText = "x\nforged line\n==> cluster forged <==\r\nforged line\rforged line\tcell\vforged\fforged\x1b[2J\x1b]0;title\x07\x7f\u0085forged\u009b31m" +
 	"\u202aa\u202bb\u202cc\u202dd\u202ee\u2066f\u2067g\u2068h\u2069i\u200ej\u200fk\u061cl\u200bm\u200dn\u200co\u2060p\ufeffq\u00adr\u2028forged\u2029forged\U000e0041"
 
@@ -51,8 +51,8 @@ var longText = strings.Repeat("long", 100<<8)
 // controlCharacters are all that must not be in text for a person, beside ranges.
 const controlCharacters = "\u00ad\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff\U000e0041"
 
-// problemsOf returns what is not neutral in the output of a command. What kubectl has laid out may have
-// lines of texts, and tabs.
+// problemsOf returns what is not neutral in the output of a command. What kubectl has laid out
+// may have lines of texts, and tabs.
 func problemsOf(out string, laidOut bool) (problems []string) {
 	if !utf8.ValidString(out) {
 		problems = append(problems, "not UTF-8")
@@ -161,8 +161,8 @@ var servedByHostile = map[string][]metav1.APIResource{
 	"flowcontrol.apiserver.k8s.io/v1": {{Name: "flowschemas", SingularName: "flowschema", Kind: "FlowSchema"}},
 }
 
-// hostileHub is a hub that says what a hostile member has it say: every text in its answers is hostile,
-// also the names of objects, and the errors.
+// hostileHub is a hub that says what a hostile member has it say: every text in its answers is
+// hostile, also the names of objects, and the errors.
 type hostileHub struct {
 	filler
 
@@ -357,8 +357,9 @@ func (h *hostileHub) start(t *testing.T) string {
 	return path
 }
 
-// hostileRuns are command lines for every command, or the reason why there is none. HUB is a kubeconfig
-// of the hostile hub, and STATE a directory with records that hostile hosts have filled.
+// hostileRuns are command lines for every command, or the reason why there is none. HUB is a
+// kubeconfig of the hostile hub, and STATE a directory with records that hostile hosts have
+// filled.
 var hostileRuns = map[string]struct {
 	runs [][]string
 	// exempt is why the command is not run.
@@ -437,9 +438,9 @@ var hostileRuns = map[string]struct {
 	"version":              {exempt: "it prints texts of its own"},
 }
 
-// TestHostileMember runs every command where all that members, objects and errors say is hostile: no
-// output has a line or a control character that is not the command's own, and no table has a cell of 100
-// KB.
+// TestHostileMember runs every command where all that members, objects and errors say is
+// hostile: no output has a line or a control character that is not the command's own, and no
+// table has a cell of 100 KB.
 func TestHostileMember(t *testing.T) {
 	var commands []string
 	var visit func(*cobra.Command)
@@ -554,8 +555,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestHostileProgram: the bytes of a program in a container are as they are; the names before them are
-// neutral.
+// TestHostileProgram: the bytes of a program in a container are as they are; the names before
+// them are neutral.
 func TestHostileProgram(t *testing.T) {
 	const line = "2026-11-20T10:00:00Z \x1b[31mred\x1b[0m\r\x9b\n"
 	h := &hostileHub{filler: filler{func(string) string { return hostileText }}, log: line}
@@ -615,8 +616,8 @@ func TestHostileHosts(t *testing.T) {
 	})
 }
 
-// TestServerLog: no entry of the log of a server has a line of its own or a control character, neither
-// of ours nor of client-go or net/http.
+// TestServerLog: no entry of the log of a server has a line of its own or a control character,
+// neither of ours nor of client-go or net/http.
 func TestServerLog(t *testing.T) {
 	before := slog.Default()
 	defer func() {
@@ -649,8 +650,8 @@ func TestServerLog(t *testing.T) {
 	}
 }
 
-// TestOnlySayFormats: commands format text with say, which makes it neutral. fmt prints to a stream
-// only constants, and control characters of progress.
+// TestOnlySayFormats: commands format text with say, which makes it neutral. fmt prints to a
+// stream only constants, and control characters of progress.
 func TestOnlySayFormats(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

@@ -99,7 +99,8 @@ func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
 // linef prints one line.
 func (p *runProgress) linef(format string, args ...any) {
 	elapsed := time.Since(p.start).Round(time.Second)
-	_ = say(p.w, "[%3s] %s\n", elapsed, neutral.Indented(fmt.Sprintf(format, args...))) // progress is a courtesy
+	text := neutral.Indented(fmt.Sprintf(format, args...))
+	_ = say(p.w, "[%3s] %s\n", elapsed, text) // progress is a courtesy
 }
 
 // draw rewrites our lines on the terminal: how far the run is, and the hosts that are at work, those that failed first.

@@ -56,7 +56,8 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 		if err != nil {
 			return err
 		}
-		if b, err = yaml.JSONToYAML(neutral.JSONForYAML(b)); err != nil { // which refuses control characters as they are
+		// YAML refuses control characters as they are.
+		if b, err = yaml.JSONToYAML(neutral.JSONForYAML(b)); err != nil {
 			return err
 		}
 		_, err = exact(w).Write(b)

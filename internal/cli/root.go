@@ -116,8 +116,8 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 	}
 }
 
-// complain prints an error. Lines of its text after the first are indented, so that no text of a member
-// looks like another error.
+// complain prints an error. Lines of its text after the first are indented, so that no text of a
+// member looks like another error.
 func complain(w io.Writer, text string) {
 	_ = say(w, "%s\n", neutral.Indented(text)) // nowhere to say so
 }

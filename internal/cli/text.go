@@ -17,12 +17,12 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// The streams of a command are neutral: text that members, objects, hosts and errors have written passes
-// through say, which makes it neutral, and what other libraries print passes through the neutral.Writer
-// of the stream. raw and exact are the two ways around it.
+// The streams of a command are neutral: text that members, objects, hosts and errors have
+// written passes through say, which makes it neutral, and what other libraries print passes
+// through the neutral.Writer of the stream. raw and exact are the two ways around it.
 
-// raw returns a stream without its neutral.Writer: for the bytes of a program that runs in a container,
-// for the log, and for the control characters of this program itself.
+// raw returns a stream without its neutral.Writer: for the bytes of a program that runs in a
+// container, for the log, and for the control characters of this program itself.
 func raw(w io.Writer) io.Writer {
 	if n, ok := w.(*neutral.Writer); ok {
 		return n.Unwrap()
@@ -30,8 +30,8 @@ func raw(w io.Writer) io.Writer {
 	return w
 }
 
-// exact returns a stream for text that programs read, such as YAML: every byte is passed on as it is,
-// unless the stream is a terminal, where a person reads the text.
+// exact returns a stream for text that programs read, such as YAML: every byte is passed on as
+// it is, unless the stream is a terminal, where a person reads the text.
 func exact(w io.Writer) io.Writer {
 	to := raw(w)
 	if f, ok := to.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -61,8 +61,8 @@ func neutralLines(texts []string) neutral.Trusted {
 	return neutral.Trusted(strings.Join(lines, "\n"))
 }
 
-// laidOut returns what kubectl has laid out in lines and columns. No line of it looks like the heading
-// of a cluster.
+// laidOut returns what kubectl has laid out in lines and columns. No line of it looks like the
+// heading of a cluster.
 func laidOut(text string) neutral.Trusted {
 	return neutral.Trusted(strings.TrimPrefix(strings.ReplaceAll("\n"+neutral.Text(text), "\n==> ", "\n ==> "), "\n"))
 }
@@ -83,8 +83,8 @@ func neutralTable(table *metav1.Table) {
 	}
 }
 
-// neutralCells makes the cells of a row neutral. Of a text of several lines the first is shown, as
-// kubectl does.
+// neutralCells makes the cells of a row neutral. Of a text of several lines the first is
+// shown, as kubectl does.
 func neutralCells(cells []any) {
 	for i, value := range cells {
 		if text, ok := value.(string); ok {
@@ -97,8 +97,8 @@ func neutralCells(cells []any) {
 	}
 }
 
-// neutralValue makes all strings in a value of JSON neutral, also those in its maps and lists, which it
-// changes.
+// neutralValue makes all strings in a value of JSON neutral, also those in its maps and lists,
+// which it changes.
 func neutralValue(value any) any {
 	switch value := value.(type) {
 	case string:
@@ -119,8 +119,9 @@ func neutralValue(value any) any {
 	return value
 }
 
-// neutralAnswers makes the JSON in answers neutral, for commands that take only names of objects from
-// it: kubectl prints some of these. An object with another name is then not found.
+// neutralAnswers makes the JSON in answers neutral, for commands that take only names of
+// objects from it: kubectl prints some of these. An object with another name is then not
+// found.
 func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
@@ -151,8 +152,8 @@ func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// scriptLines prints lines that scripts read. A line with a part that is no word could be read as other
-// parts: it is left out, which is an error.
+// scriptLines prints lines that scripts read. A line with a part that is no word could be read
+// as other parts: it is left out, which is an error.
 type scriptLines struct {
 	out, err io.Writer
 	left     int

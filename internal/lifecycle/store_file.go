@@ -201,8 +201,8 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	return nil
 }
 
-// encode returns an Operation as YAML. Control characters, which a host may have sent in a message, are
-// escaped first, because YAML refuses them.
+// encode returns an Operation as YAML. Control characters, which a host may have sent in a
+// message, are escaped first, because YAML refuses them.
 func encode(op *lifecyclev1alpha1.Operation) ([]byte, error) {
 	text, err := json.Marshal(op)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package neutral prints text that others wrote: what members, objects, hosts and their errors say.
-// Neutral text does not steer a terminal, imitate lines, columns or other text, or hide a part of itself.
+// Package neutral prints text that others wrote: what members, objects, hosts and their errors
+// say. Neutral text does not steer a terminal, imitate lines, columns or other text, or hide a
+// part of itself.
 package neutral
 
 import (
@@ -11,8 +12,8 @@ import (
 )
 
 const (
-	// longestArgument bounds an argument of Fprintf, in bytes. A cell of a table is one, and pads all
-	// other rows.
+	// longestArgument bounds an argument of Fprintf, in bytes. A cell of a table is one, and
+	// pads all other rows.
 	longestArgument = 4 << 10
 	// longestText bounds a text of several lines, in bytes.
 	longestText = 64 << 10
@@ -41,9 +42,9 @@ func (f *filter) replace(r rune) rune {
 	return r
 }
 
-// hostile reports whether a character beyond ASCII is a control character, changes the order in which
-// text is read, or cannot be seen. Joiners and variation selectors stay behind a character that may
-// take one; no name that an API server allows has such a character.
+// hostile reports whether a character beyond ASCII is a control character, changes the order
+// in which text is read, or cannot be seen. Joiners and variation selectors stay behind a
+// character that may take one; no name that an API server allows has such a character.
 func (f *filter) hostile(r rune) bool {
 	takes := f.previous > unicode.MaxASCII && f.previous != unicode.ReplacementChar && f.previous != joiner && f.previous != nonJoiner
 	switch {
@@ -57,8 +58,8 @@ func (f *filter) hostile(r rune) bool {
 	return r < 0xa0 || unicode.In(r, invisible...)
 }
 
-// Line returns a text as a part of one line: every character that is not neutral, also a line break or
-// a tab, is U+FFFD.
+// Line returns a text as a part of one line: every character that is not neutral, also a line
+// break or a tab, is U+FFFD.
 func Line(text string) string {
 	if isPlain(text) {
 		return text
@@ -83,15 +84,15 @@ func Text(text string) string {
 	return strings.Map(f.replace, strings.ReplaceAll(text, "\r\n", "\n"))
 }
 
-// Lines returns the lines of a text, each of them neutral; a tab is a space. A text that is longer than
-// 64 KiB is cut.
+// Lines returns the lines of a text, each of them neutral; a tab is a space. A text that is
+// longer than 64 KiB is cut.
 func Lines(text string) []string {
 	text = Text(strings.TrimRight(Cut(text, longestText), "\n"))
 	return strings.Split(strings.ReplaceAll(text, "\t", " "), "\n")
 }
 
-// Indented returns Lines as one text, in which each line but the first begins with two spaces, so that
-// none of them looks like a line of its own.
+// Indented returns Lines as one text, in which each line but the first begins with two spaces,
+// so that none of them looks like a line of its own.
 func Indented(text string) Trusted { return Trusted(strings.Join(Lines(text), "\n  ")) }
 
 // Cut shortens a text to a number of bytes, at a character.
@@ -105,8 +106,9 @@ func Cut(text string, most int) string {
 	return text[:most] + "…"
 }
 
-// IsWord reports whether a text can be one word of a line that a script reads, as names that API
-// servers allow are: at most 512 ASCII letters, digits and some marks, and no flag or part of a path.
+// IsWord reports whether a text can be one word of a line that a script reads, as names that
+// API servers allow are: at most 512 ASCII letters, digits and some marks, and no flag or part
+// of a path.
 func IsWord(text string) bool {
 	const marks, longest = "-._:@+=,~", 512
 	if text == "" || len(text) > longest || text == "." || text == ".." || text[0] == '-' {
@@ -117,8 +119,8 @@ func IsWord(text string) bool {
 	})
 }
 
-// Trusted is an argument of Fprintf that is printed as it is: text of this program, or text that is
-// neutral already and may have lines or be long.
+// Trusted is an argument of Fprintf that is printed as it is: text of this program, or text
+// that is neutral already and may have lines or be long.
 type Trusted string
 
 // Fprintf formats as fmt.Fprintf. The format is trusted. What a verb makes of an argument becomes

@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// Writer passes on text with its lines and tabs; every other character that is not neutral is U+FFFD. It
-// cannot know whose lines these are: what is foreign in them must be neutral before. It is safe for
-// concurrent use.
+// Writer passes on text with its lines and tabs; every other character that is not neutral is
+// U+FFFD. It cannot know whose lines these are: what is foreign in them must be neutral
+// before. It is safe for concurrent use.
 type Writer struct {
 	mu     sync.Mutex
 	to     io.Writer
@@ -68,12 +68,12 @@ func begun(text []byte) int {
 	return 0
 }
 
-// JSON returns JSON of the same value in which every character that is not neutral is escaped. Such
-// characters are in strings alone, so that the syntax does not matter.
+// JSON returns JSON of the same value in which every character that is not neutral is escaped.
+// Such characters are in strings alone, so that the syntax does not matter.
 func JSON(text []byte) []byte { return escape(text, unicode.MaxRune) }
 
-// JSONForYAML is JSON for what converts JSON to YAML: that refuses control characters, and the pairs by
-// which JSON escapes characters beyond U+FFFF, which stay as they are.
+// JSONForYAML is JSON for what converts JSON to YAML: that refuses control characters, and the
+// pairs by which JSON escapes characters beyond U+FFFF, which stay as they are.
 func JSONForYAML(text []byte) []byte { return escape(text, 0xffff) }
 
 // escape escapes the characters that are not neutral, up to a last one.
@@ -112,8 +112,8 @@ func appendEscape(to []byte, r rune) []byte {
 // jsonWriter writes JSON; each write has whole characters, as those of encoders have.
 type jsonWriter struct{ to io.Writer }
 
-// NewJSONWriter returns a writer of JSON to w. What is written is what JSON returns of it; each write
-// must have whole characters.
+// NewJSONWriter returns a writer of JSON to w. What is written is what JSON returns of it;
+// each write must have whole characters.
 func NewJSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 
 // Write implements io.Writer.

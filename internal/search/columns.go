@@ -72,8 +72,8 @@ func (c *columns) definitions() []metav1.TableColumnDefinition {
 	return all
 }
 
-// neutralCell returns what an object says as a cell. kubectl shows the first line of a text, and takes a
-// tab for the end of a cell.
+// neutralCell returns what an object says as a cell. kubectl shows the first line of a text, and
+// takes a tab for the end of a cell.
 func neutralCell(text string) string { return strings.ReplaceAll(neutral.Text(text), "\t", " ") }
 
 func (c *columns) cells(row store.Row) ([]any, error) {
