@@ -271,14 +271,14 @@ func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 			conflicts = append(conflicts, string(c))
 		}
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-")) //nolint:errcheck // as above
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-")) //nolint:errcheck // as above
 	}
 	if len(report.Leaving) > 0 {
 		fmt.Fprintln(t, "\nREMOVED IN\tVERSION\tCLUSTER\tNAMESPACE\tOBJECT\tWRITTEN BY\tUSE INSTEAD") //nolint:errcheck // as above
 	}
 	for _, o := range report.Leaving {
 		//nolint:errcheck // as above
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
 			cmp.Or(strings.Join(o.By, ","), "-"), cmp.Or(o.Replacement, "-"))
 	}
 	err := t.Flush()
@@ -287,7 +287,7 @@ func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 	}
 	for _, c := range report.Clusters {
 		if c.Problem != "" {
-			err = errors.Join(err, say(w, "Cluster %s could not be asked for all, and what is missing is shown as it is mirrored, each type in one version: %s\n", c.Name, harmless(c.Problem)))
+			err = errors.Join(err, say(w, "Cluster %s could not be asked for all, and what is missing is shown as it is mirrored, each type in one version: %s\n", c.Name, c.Problem))
 		}
 		if len(c.Unknown) > 0 {
 			err = errors.Join(err, say(w, "Of cluster %s these are not mirrored, and have versions that go: %s\n", c.Name, strings.Join(c.Unknown, ", ")))

@@ -27,6 +27,7 @@ import (
 	"orrery.dev/orrery/internal/demo"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // hubFlags say which hub a command talks to.
@@ -283,7 +284,7 @@ join made one, is removed last; the namespace ` + member.AccountNamespace + ` st
 			if err != nil {
 				return fmt.Errorf("wait until cluster %s has left: %w; it goes on leaving, see %q", args[0], err, "orrery cluster describe "+args[0])
 			}
-			return say(s.out, "cluster %s has left the fleet\n%s", args[0], afterwards(last))
+			return say(s.out, "cluster %s has left the fleet\n%s", args[0], neutral.Trusted(afterwards(last)))
 		},
 	}
 	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete what Orrery placed in the cluster")
@@ -325,7 +326,7 @@ func newList(s streams, f *hubFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, noHeaders)
+			return printList(cmd.Context(), s, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, noHeaders)
 		},
 	}
 	addOutput(cmd, &output, outputName)
@@ -364,7 +365,7 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 				placed, refused := placements(ctx, c, args[0])
 				switch {
 				case apierrors.IsForbidden(refused):
-					err = say(w, "not known: %s\n", explained(ctx, refused))
+					err = say(w, "not known: %s\n", neutral.Indented(explained(ctx, refused)))
 				case refused != nil:
 					return refused
 				default:
@@ -377,7 +378,7 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 				if unknown == nil {
 					return errors.Join(refused, describeMirror(w, mirror))
 				}
-				if err := say(w, "\nMIRROR\nnot known: %s\n", explained(ctx, unknown)); err != nil {
+				if err := say(w, "\nMIRROR\nnot known: %s\n", neutral.Indented(explained(ctx, unknown))); err != nil {
 					return err
 				}
 				if !apierrors.IsForbidden(unknown) {
@@ -395,7 +396,7 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(name string, values ...string) {
 		if value := strings.Join(values, ", "); value != "" {
-			fmt.Fprintf(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
+			say(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
 		}
 	}
 	row("Name", c.Name)
@@ -431,10 +432,10 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	}
 	describeAgent(row, c, time.Now())
 	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
-	fmt.Fprintf(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
+	say(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
 	for _, cond := range c.Status.Conditions {
 		//nolint:errcheck // Flush reports it
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
+		say(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
 			duration.HumanDuration(time.Since(cond.LastTransitionTime.Time)), cond.Message)
 	}
 	return t.Flush()
@@ -474,8 +475,6 @@ func certificates(end, now time.Time) string {
 	return "expired since " + at
 }
 
-// say prints a line for a person.
-func say(w io.Writer, format string, args ...any) error {
-	_, err := fmt.Fprintf(w, format, args...)
-	return err
-}
+// say prints text for a person. The arguments are foreign text, unless they are neutral.Trusted: no
+// argument makes a line or a cell of its own.
+func say(w io.Writer, format string, args ...any) error { return neutral.Fprintf(w, format, args...) }

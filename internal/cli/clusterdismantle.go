@@ -10,6 +10,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 const forgetUsage = "hosts that cannot be reached, or lost the record of what was done on them, are gone for good: go on without undoing anything on them"
@@ -79,7 +80,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 				return err
 			}
 			if left := op.Status.Message; left != "" {
-				if err := say(s.err, "%s\n", left); err != nil {
+				if err := say(s.err, "%s\n", neutral.Indented(left)); err != nil {
 					return err
 				}
 			}

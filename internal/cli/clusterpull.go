@@ -193,7 +193,7 @@ func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, n
 	if err != nil {
 		return err
 	}
-	if _, err := s.out.Write(text); err != nil {
+	if _, err := exact(s.out).Write(text); err != nil {
 		return err
 	}
 	next := ""

@@ -191,7 +191,7 @@ func newDemoStatus(s streams, dataDir *string) *cobra.Command {
 			if output == outputJSON || output == outputYAML {
 				return printDemoValue(cmd.Context(), s.out, output, pid, *dataDir, c, placed)
 			}
-			if err := printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, false); err != nil {
+			if err := printList(cmd.Context(), s, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, false); err != nil {
 				return err
 			}
 			if err := say(s.out, "\n"); err != nil {

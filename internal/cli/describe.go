@@ -97,8 +97,7 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 				return err
 			}
 		}
-		// What kubectl describes it has laid out in lines and columns already.
-		if err := say(d.out, "%s", harmlessBut(out.String(), "\n\t")); err != nil {
+		if err := say(d.out, "%s", laidOut(out.String())); err != nil {
 			return err
 		}
 		if len(in) == 1 {

@@ -62,15 +62,20 @@ func (e *session) one(ctx context.Context, what string) (*below, error) {
 	if len(clusters) > 1 {
 		return nil, e.several(what, clusters)
 	}
-	return h.member(clusters[0], e.namespace)
+	at, err := h.member(clusters[0], e.namespace)
+	if err == nil {
+		at.config.Wrap(neutralAnswers)
+	}
+	return at, err
 }
 
 // remote runs commands in containers until its context ends, which kubectl's own does not look at.
+// It passes on the bytes of the command as they are.
 type remote func() context.Context
 
 // ExecuteWithContext implements exec.RemoteExecutor.
 func (remote) ExecuteWithContext(ctx context.Context, u *url.URL, cfg *rest.Config, in io.Reader, out, errOut io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
-	return (&exec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, u, cfg, in, out, errOut, tty, sizes)
+	return (&exec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, u, cfg, in, raw(out), raw(errOut), tty, sizes)
 }
 
 // Execute implements exec.RemoteExecutor.

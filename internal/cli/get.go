@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -155,10 +157,86 @@ func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	if err := g.kubectl.Validate(); err != nil {
 		return usageError{err}
 	}
+	lines := g.neutral()
 	if g.kubectl.Watch || g.kubectl.WatchOnly {
-		return g.watch(cmd.Context(), f, args)
+		return errors.Join(g.watch(cmd.Context(), f, args), lines.problem())
 	}
-	return g.kubectl.Run(f, args)
+	return errors.Join(g.kubectl.Run(f, args), lines.problem())
+}
+
+// neutral makes what kubectl prints neutral in tables, and refuses names that scripts cannot take.
+// JSON, YAML and what templates print stay as they are.
+func (g *getting) neutral() *scriptLines {
+	lines := &scriptLines{err: g.err}
+	format, _, _ := strings.Cut(*g.kubectl.PrintFlags.OutputFormat, "=")
+	of := func(object runtime.Object) runtime.Object { return object }
+	switch {
+	case format == outputName:
+		of = func(object runtime.Object) runtime.Object { return withWords(object, lines) }
+	case g.kubectl.IsHumanReadablePrinter, strings.HasPrefix(format, "custom-columns"):
+		of = neutralObject
+	case format == outputJSON, format == "jsonpath-as-json":
+		g.kubectl.Out = asJSON(g.out)
+	default:
+		g.kubectl.Out = exact(g.out)
+	}
+	printer := g.kubectl.ToPrinter
+	g.kubectl.ToPrinter = func(m *meta.RESTMapping, outputObjects *bool, withNamespace, withKind bool) (printers.ResourcePrinterFunc, error) {
+		object, err := printer(m, outputObjects, withNamespace, withKind)
+		if err != nil {
+			return nil, err
+		}
+		return func(o runtime.Object, w io.Writer) error {
+			if o = of(o); o == nil {
+				return nil
+			}
+			return object(o, w)
+		}, nil
+	}
+	return lines
+}
+
+// neutralObject makes the strings of an object, of a list or of an event neutral.
+func neutralObject(object runtime.Object) runtime.Object {
+	switch object := object.(type) {
+	case *unstructured.Unstructured:
+		if rows, _ := object.Object["rows"].([]any); object.GetKind() == "Table" {
+			for _, row := range rows {
+				if row, ok := row.(map[string]any); ok {
+					cells, _ := row["cells"].([]any)
+					neutralCells(cells)
+				}
+			}
+		}
+		neutralValue(object.Object)
+	case *unstructured.UnstructuredList:
+		neutralValue(object.Object)
+		for i := range object.Items {
+			neutralValue(object.Items[i].Object)
+		}
+	case *metav1.WatchEvent:
+		neutralObject(object.Object.Object)
+	}
+	return object
+}
+
+// withWords returns an object, a list or an event without the objects whose names a line for
+// scripts cannot have; nil if none is left.
+func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
+	switch object := object.(type) {
+	case *unstructured.UnstructuredList:
+		object.Items = slices.DeleteFunc(object.Items, func(item unstructured.Unstructured) bool { return withWords(&item, lines) == nil })
+	case *metav1.WatchEvent:
+		if withWords(object.Object.Object, lines) == nil {
+			return nil
+		}
+	case *unstructured.Unstructured:
+		of := object.GroupVersionKind().GroupKind().String()
+		if !lines.allows(of+"/"+object.GetName(), of, object.GetName()) {
+			return nil
+		}
+	}
+	return object
 }
 
 // watch prints what there is, and what changes until the context ends. kubectl's own would end the

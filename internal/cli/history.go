@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/search"
 )
 
@@ -59,12 +59,15 @@ const (
 	fieldsShown = 3  // fields in a table
 )
 
+// whole is the value of a field on a line. It may be long.
+func whole(of json.RawMessage) neutral.Trusted { return neutral.Trusted(neutral.Line(string(of))) }
+
 // short is a value on a line.
 func short(value json.RawMessage, most int) string {
 	if value == nil {
 		return "(none)"
 	}
-	text := harmless(string(value))
+	text := neutral.Line(string(value))
 	if r := []rune(text); most > 0 && len(r) > most {
 		text = string(r[:most]) + "…"
 	}
@@ -80,13 +83,13 @@ func (c *typedChange) what(all bool) string {
 			break
 		}
 		if d.Hidden {
-			parts = append(parts, harmless(d.Path))
+			parts = append(parts, neutral.Line(d.Path))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s: %s → %s", harmless(d.Path), short(d.Before, mostShown), short(d.After, mostShown)))
+		parts = append(parts, fmt.Sprintf("%s: %s → %s", neutral.Line(d.Path), short(d.Before, mostShown), short(d.After, mostShown)))
 	}
 	if c.Cause != "" {
-		parts = append(parts, fmt.Sprintf("(%s)", harmless(c.Cause)))
+		parts = append(parts, fmt.Sprintf("(%s)", neutral.Line(c.Cause)))
 	}
 	return cmp.Or(strings.Join(parts, "; "), "-")
 }
@@ -94,7 +97,6 @@ func (c *typedChange) what(all bool) string {
 // printFields prints what was and what is of each field. Of texts of several lines the lines that both begin and end with are left out.
 func printFields(w io.Writer, c *typedChange) error {
 	for _, d := range c.Fields {
-		d.Path = harmless(d.Path)
 		switch before, after := lines(d.Before), lines(d.After); {
 		case d.Hidden:
 			if err := say(w, "    ~ %s: (not shown)\n", d.Path); err != nil {
@@ -106,32 +108,18 @@ func printFields(w io.Writer, c *typedChange) error {
 			}
 		default:
 			if d.Before != nil {
-				if err := say(w, "    - %s: %s\n", d.Path, harmless(string(d.Before))); err != nil {
+				if err := say(w, "    - %s: %s\n", d.Path, whole(d.Before)); err != nil {
 					return err
 				}
 			}
 			if d.After != nil {
-				if err := say(w, "    + %s: %s\n", d.Path, harmless(string(d.After))); err != nil {
+				if err := say(w, "    + %s: %s\n", d.Path, whole(d.After)); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
-}
-
-// harmless is a text from an object as a terminal may show it: what would steer the terminal, forge lines and columns, or turn the order in
-// which the text is read is replaced.
-func harmless(text string) string { return harmlessBut(text, "") }
-
-// harmlessBut is harmless of a text that may have some control characters.
-func harmlessBut(text, allowed string) string {
-	return strings.Map(func(r rune) rune {
-		if (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) && !strings.ContainsRune(allowed, r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 // lines are those of a text; nil: it is none.
@@ -160,7 +148,7 @@ func printLines(w io.Writer, path string, before, after []string) error {
 		lines []string
 	}{{"-", before[first : len(before)-last]}, {"+", after[first : len(after)-last]}} {
 		for _, line := range side.lines {
-			if err := say(w, "      %s %s\n", side.sign, harmless(line)); err != nil {
+			if err := say(w, "      %s %s\n", side.sign, neutral.Trusted(neutral.Line(line))); err != nil {
 				return err
 			}
 		}
@@ -296,7 +284,7 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 		fmt.Fprintln(t, "CLUSTER\tREVISION\tTIME\tCHANGE\tBY\tWHAT") //nolint:errcheck // Flush reports it
 		for i := range changes {
 			c := &changes[i]
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide)) //nolint:errcheck // as above
+			say(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide)) //nolint:errcheck // as above
 		}
 		return t.Flush()
 	}
@@ -304,7 +292,7 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 		c := &changes[i]
 		cause := ""
 		if c.Cause != "" {
-			cause = " (" + harmless(c.Cause) + ")"
+			cause = " (" + c.Cause + ")"
 		}
 		if err := say(w, "%s  revision %d  %s  %s by %s%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), cause); err != nil {
 			return err
@@ -394,7 +382,7 @@ func printDeleted(w io.Writer, changes []typedChange, partial bool) error {
 	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush reports it
 	for i := range changes {
 		c := &changes[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID) //nolint:errcheck // as above
+		say(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID) //nolint:errcheck // as above
 	}
 	return t.Flush()
 }

@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/client-go/util/exec"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // kubectlError is told as kubectl tells it, and ends the process as it would.
@@ -77,7 +79,7 @@ func (f *failures) add(ctx context.Context, what string, err error) {
 	if rest, ok := strings.CutPrefix(text, "error: "); ok {
 		text = rest
 	}
-	fmt.Fprintf(f.to, "error: %s: %s\n", what, text) //nolint:errcheck // nowhere to say so
+	_ = say(f.to, "error: %s: %s\n", what, neutral.Indented(text)) // nowhere to say so
 }
 
 // err is an error if something went wrong.

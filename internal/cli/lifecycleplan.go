@@ -68,9 +68,9 @@ func printFindings(w io.Writer, findings []plan.Finding) error {
 		return say(w, "Nothing stands in the way.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") //nolint:errcheck // Flush reports it
+	say(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") //nolint:errcheck // Flush reports it
 	for _, f := range findings {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix) //nolint:errcheck // Flush reports it
+		say(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix) //nolint:errcheck // Flush reports it
 	}
 	return t.Flush()
 }

@@ -233,6 +233,7 @@ func (l *logging) gather(ctx context.Context, h *hubAPI, clusters []string, what
 		if err != nil {
 			return nil, err
 		}
+		at.config.Wrap(neutralAnswers)
 		wg.Go(func() { each[i].logs, each[i].errs = l.in(ctx, at, cluster, what, options) })
 	}
 	wg.Wait()
@@ -303,9 +304,9 @@ func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Po
 // label is what a line begins with.
 func (c *containerLog) label(containers bool) string {
 	if containers {
-		return "[" + c.cluster + "/" + c.pod + "/" + c.container + "] "
+		return cell("[" + c.cluster + "/" + c.pod + "/" + c.container + "] ")
 	}
-	return "[" + c.cluster + "/" + c.pod + "] "
+	return cell("[" + c.cluster + "/" + c.pod + "] ")
 }
 
 func (c *containerLog) String() string {
@@ -340,7 +341,7 @@ func (l *logging) line(of *containerLog, line []byte) error {
 	if !bytes.HasSuffix(line, []byte("\n")) { // the last one of a container
 		out.WriteByte('\n')
 	}
-	_, err := l.out.Write(out.Bytes())
+	_, err := raw(l.out).Write(out.Bytes()) // the program's bytes, as they are
 	return err
 }
 

@@ -59,8 +59,12 @@ type orphan struct {
 
 // String is CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
 func (o *orphan) String() string {
+	return strings.Join(o.parts(), "/")
+}
+
+func (o *orphan) parts() []string {
 	resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}.String()
-	return strings.Join(slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" }), "/")
+	return slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" })
 }
 
 // placedOnHub is what the hub says of where objects belong.
@@ -280,7 +284,7 @@ exit code stays 0. An answer without such a warning is complete.`,
 				return err
 			}
 			whole := len(warnings) == 0 && problem == nil
-			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(w, output, found, whole) }); err != nil {
+			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(streams{out: w, err: s.err}, output, found, whole) }); err != nil {
 				return err
 			}
 			if problem != nil || !remove || len(found) == 0 {
@@ -308,14 +312,16 @@ exit code stays 0. An answer without such a warning is complete.`,
 }
 
 // printOrphans prints orphans for people. Without whole some of the fleet was not looked at.
-func printOrphans(w io.Writer, output string, found []orphan, whole bool) error {
+func printOrphans(s streams, output string, found []orphan, whole bool) error {
+	w := s.out
 	if output == outputName {
+		lines := scriptLines{out: w, err: s.err}
 		for i := range found {
-			if err := say(w, "%s\n", &found[i]); err != nil {
+			if err := lines.add(found[i].String(), found[i].parts()...); err != nil {
 				return err
 			}
 		}
-		return nil
+		return lines.problem()
 	}
 	switch {
 	case len(found) == 0 && !whole:
@@ -328,7 +334,7 @@ func printOrphans(w io.Writer, output string, found []orphan, whole bool) error 
 	for i := range found {
 		o := &found[i]
 		resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason) //nolint:errcheck // Flush reports it
+		say(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason) //nolint:errcheck // Flush reports it
 	}
 	return t.Flush()
 }

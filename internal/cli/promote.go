@@ -325,7 +325,7 @@ func (m *promotion) print(w io.Writer) error {
 		if i > 0 {
 			before = "---\n"
 		}
-		if err := say(w, "%s%s", before, text); err != nil {
+		if _, err := io.WriteString(exact(w), before+string(text)); err != nil {
 			return err
 		}
 	}

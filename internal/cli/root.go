@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Stamped by the linker.
@@ -80,6 +82,8 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 
 // executeIn is execute until a context ends.
 func executeIn(ctx context.Context, change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
+	quiet()
+	out, errOut = neutral.NewWriter(out), neutral.NewWriter(errOut)
 	root := newRoot(streams{in: in, out: out, err: errOut})
 	change(root)
 	root.SetArgs(args)
@@ -94,7 +98,7 @@ func executeIn(ctx context.Context, change func(root *cobra.Command), args []str
 	}
 	lines, code := outcome(ctx, err)
 	for _, line := range lines {
-		fmt.Fprintln(errOut, line) //nolint:errcheck // nowhere to say so
+		complain(errOut, line)
 	}
 	return code
 }
@@ -123,6 +127,12 @@ func outcome(ctx context.Context, err error) (lines []string, code int) {
 		code = interrupted.code()
 	}
 	return lines, code
+}
+
+// complain prints an error. Lines of its text after the first are indented, so that no text of a
+// member looks like another error.
+func complain(w io.Writer, text string) {
+	_ = say(w, "%s\n", neutral.Indented(text)) // nowhere to say so
 }
 
 // usageError is a command line that makes no sense.
@@ -193,8 +203,7 @@ func newVersion(s streams) *cobra.Command {
 				Platform  string `json:"platform"`
 			}{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return printValue(s.out, output, v, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
-				return err
+				return say(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
 			})
 		},
 	}

@@ -244,7 +244,7 @@ func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
 		if m.containers {
 			cells = append(cells, container)
 		}
-		fmt.Fprintln(t, strings.Join(append(cells, cpu, memory), "\t")) //nolint:errcheck // Flush reports it
+		_ = sayRow(t, append(cells, cpu, memory)...) // Flush reports it
 	}
 	if !m.noHeaders {
 		name := "NAME"
@@ -302,7 +302,7 @@ func (m *measuring) nodes(ctx context.Context, args []string) error {
 		r := &rows[i]
 		size := sizes[r.cluster()+"/"+r.Name]
 		//nolint:errcheck // as above
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
 			cores(r.Usage.Cpu()), part(r.Usage.Cpu(), size.Cpu()), mebibytes(r.Usage.Memory()), part(r.Usage.Memory(), size.Memory()))
 	}
 	return t.Flush()

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // asking are the flags of why.
@@ -104,7 +105,7 @@ func printWhy(w io.Writer, e *fleetv1alpha1.PlacementExplanation, wide bool, now
 		what = e.Of.Kind + " " + e.Of.Namespace + "/" + e.Of.Name
 	}
 	var out strings.Builder
-	p := func(format string, args ...any) { fmt.Fprintf(&out, format, args...) }
+	p := func(format string, args ...any) { _ = say(&out, format, args...) } // it is memory
 	p("%s: %s.\n", what, e.Message)
 	if d := e.Decision; d != nil {
 		p("So decided %s ago", duration.HumanDuration(now.Sub(d.Time.Time)))
@@ -141,11 +142,7 @@ func printWhy(w io.Writer, e *fleetv1alpha1.PlacementExplanation, wide bool, now
 		p("  and %d more\n", e.FollowMore)
 	}
 	printSection(&out, "It follows", e.Follows, object)
-	lines := strings.Split(out.String(), "\n")
-	for i := range lines {
-		lines[i] = harmless(lines[i])
-	}
-	return say(w, "%s", strings.Join(lines, "\n"))
+	return say(w, "%s", neutral.Trusted(out.String()))
 }
 
 func policyWithReason(p fleetv1alpha1.ExplainedPolicy) string {
@@ -158,10 +155,10 @@ func policyWithReason(p fleetv1alpha1.ExplainedPolicy) string {
 
 func printSection[T any](out *strings.Builder, title string, all []T, line func(T) string) {
 	if len(all) > 0 {
-		fmt.Fprintf(out, "\n%s\n", title)
+		say(out, "\n%s\n", title)
 	}
 	for _, one := range all {
-		fmt.Fprintf(out, "  %s\n", line(one))
+		say(out, "  %s\n", line(one))
 	}
 }
 
@@ -206,7 +203,7 @@ func printWhyClusters(out *strings.Builder, e *fleetv1alpha1.PlacementExplanatio
 			}
 			why = append(why, said)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.Name, placed, replicas, strings.Join(why, "; ")) //nolint:errcheck // it is memory
+		say(t, "%s\t%s\t%s\t%s\n", c.Name, placed, replicas, strings.Join(why, "; ")) //nolint:errcheck // it is memory
 	}
 	_ = t.Flush() // as above
 	return left

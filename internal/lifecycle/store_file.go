@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/disk"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Files is a Store in a directory. DIR/CLUSTER contains state.json, hosts/HOST.json, lock,
@@ -134,7 +136,7 @@ func (f Files) update(ctx context.Context, name string, change func(*lifecyclev1
 		return nil, err
 	}
 	change(op)
-	content, err := yaml.Marshal(op)
+	content, err := encode(op)
 	if err == nil {
 		err = writeFile(path, content)
 	}
@@ -189,7 +191,7 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 	op.UID = uuid.NewUUID()
 	op.CreationTimestamp = metav1.Now()
 	op.Status.Phase = lifecyclev1alpha1.PhasePending
-	content, err := yaml.Marshal(op)
+	content, err := encode(op)
 	if err == nil {
 		err = writeFile(f.operationPath(op.Name), content)
 	}
@@ -197,6 +199,16 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 		return fmt.Errorf("record operation %s: %w", op.Name, err)
 	}
 	return nil
+}
+
+// encode returns an Operation as YAML. Control characters, which a host may have sent in a
+// message, are escaped first, because YAML refuses them.
+func encode(op *lifecyclev1alpha1.Operation) ([]byte, error) {
+	text, err := json.Marshal(op)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(neutral.JSONForYAML(text))
 }
 
 // unfinishedError names the Operation that is unfinished and the commands that continue or end it.

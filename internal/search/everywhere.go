@@ -20,6 +20,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/expression"
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/query"
 	"orrery.dev/orrery/internal/store"
 )
@@ -407,8 +408,8 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 			created = r.Created.Format(time.RFC3339)
 		}
 		row := metav1.TableRow{Cells: []any{
-			r.Kind, r.Cluster, r.Namespace, r.Name, since(r.Created), h.status,
-			schema.GroupVersion{Group: r.Group, Version: r.Version}.String(), created,
+			neutral.Line(r.Kind), r.Cluster, neutral.Line(r.Namespace), neutral.Line(r.Name), since(r.Created), neutral.Line(h.status),
+			neutral.Line(schema.GroupVersion{Group: r.Group, Version: r.Version}.String()), created,
 		}}
 		var o body
 		var err error

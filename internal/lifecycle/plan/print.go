@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Print writes the changes as text: by host and stage, one per line.
@@ -21,23 +23,23 @@ func (c *Changes) print(w io.Writer, detail bool) {
 	for i, item := range c.Items {
 		if !detail && slices.Contains(c.Undone, item.Host) {
 			if host != item.Host {
-				fmt.Fprintf(&b, "%s\n    - %s\n", item.Host, c.undone(item.Host))
+				_ = neutral.Fprintf(&b, "%s\n    - %s\n", item.Host, c.undone(item.Host))
 			}
 			host = item.Host
 			continue
 		}
 		if i == 0 || item.Host != host {
-			fmt.Fprintf(&b, "%s\n", item.Host)
+			_ = neutral.Fprintf(&b, "%s\n", item.Host)
 			stage = "none yet"
 		}
 		if item.Stage != stage {
-			fmt.Fprintf(&b, "  %s\n", section(item))
+			_ = neutral.Fprintf(&b, "  %s\n", section(item))
 		}
 		host, stage = item.Host, item.Stage
-		fmt.Fprintf(&b, "    %s %s\n", signs[item.Op], item.line())
+		_ = neutral.Fprintf(&b, "    %s %s\n", signs[item.Op], item.line())
 		if detail {
 			for line := range strings.Lines(item.Detail) {
-				fmt.Fprintf(&b, "        %s\n", strings.TrimSuffix(line, "\n"))
+				_ = neutral.Fprintf(&b, "        %s\n", strings.TrimSuffix(line, "\n"))
 			}
 		}
 	}
@@ -45,7 +47,7 @@ func (c *Changes) print(w io.Writer, detail bool) {
 		b.WriteString("the cluster as a whole\n")
 	}
 	for _, line := range stepLines(c.Steps) {
-		fmt.Fprintf(&b, "    * %s\n", line)
+		_ = neutral.Fprintf(&b, "    * %s\n", line)
 	}
 	if c.Rollout != nil && slices.ContainsFunc(c.Rollout.Waves, Wave.Disturbs) {
 		b.WriteString("in this order\n")
@@ -54,11 +56,11 @@ func (c *Changes) print(w io.Writer, detail bool) {
 	if detail {
 		c.Content.list(&b)
 	}
-	fmt.Fprintf(&b, "%s\n", c.Summary())
+	_ = neutral.Fprintf(&b, "%s\n", c.Summary())
 	for _, outage := range c.Outages {
-		fmt.Fprintf(&b, "Outage: %s.\n", outage)
+		_ = neutral.Fprintf(&b, "Outage: %s.\n", outage)
 	}
-	fmt.Fprintf(&b, "plan %s\n", c.Hash)
+	_ = neutral.Fprintf(&b, "plan %s\n", c.Hash)
 	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
 }
 
@@ -114,15 +116,15 @@ func (c Content) list(b *strings.Builder) {
 		b.WriteString("content\n")
 	}
 	for _, f := range c.Files {
-		fmt.Fprintf(b, "    file %s %s\n", f.URL, f.Digest)
+		_ = neutral.Fprintf(b, "    file %s %s\n", f.URL, f.Digest)
 	}
 	for _, o := range c.Objects {
 		for _, s := range o.Sources {
-			fmt.Fprintf(b, "    objects of %s: %s\n", o.Group, s)
+			_ = neutral.Fprintf(b, "    objects of %s: %s\n", o.Group, s)
 		}
 	}
 	for _, i := range c.Images {
-		fmt.Fprintf(b, "    image %s for %s\n", i.Reference, i.For)
+		_ = neutral.Fprintf(b, "    image %s for %s\n", i.Reference, i.For)
 	}
 }
 

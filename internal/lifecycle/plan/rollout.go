@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Rollout is the order in which hosts change: waves, one after the other.
@@ -277,11 +278,11 @@ func (r *Rollout) Print(w io.Writer) {
 			at = fmt.Sprintf("%d at a time", wave.AtATime)
 		}
 		if i > 0 && r.PauseBetween > 0 && wave.Disturbs() && r.Waves[i-1].Disturbs() {
-			fmt.Fprintf(&b, "  pause %s\n", r.PauseBetween)
+			_ = neutral.Fprintf(&b, "  pause %s\n", r.PauseBetween)
 		}
-		fmt.Fprintf(&b, "  wave %d: %s, %s\n", i+1, wave.Name, at)
+		_ = neutral.Fprintf(&b, "  wave %d: %s, %s\n", i+1, wave.Name, at)
 		for _, t := range wave.Tasks {
-			fmt.Fprintf(&b, "    %s\n", t)
+			_ = neutral.Fprintf(&b, "    %s\n", t)
 		}
 	}
 	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
