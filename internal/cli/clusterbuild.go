@@ -142,8 +142,10 @@ else that is new in the file is applied.`,
 			}
 			spec, added, err := state.With(c.Spec.Provision, names)
 			switch {
-			case err != nil:
+			case err != nil && len(names) > 0:
 				return fmt.Errorf("--hosts: %w", err)
+			case err != nil:
+				return err
 			case len(added) == 0:
 				return errors.New("the file has no host that is not part of the cluster: add it under hosts and roleGroups")
 			}

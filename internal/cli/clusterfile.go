@@ -20,7 +20,8 @@ func (f *fileFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file that describes the cluster, of Orrery or of KubeKey; - is standard input")
 }
 
-// read reads the cluster, and says which fields of the file are not honoured.
+// read reads the cluster. It reports which fields of the file are not honoured, and which fields
+// that are not set have another default in KubeKey.
 func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	content, dir, err := f.content(s.in)
 	if err != nil {
@@ -32,6 +33,11 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	}
 	for _, ignored := range read.Ignored {
 		if err := say(s.err, "ignored: %s\n", ignored); err != nil {
+			return nil, err
+		}
+	}
+	for _, different := range read.Defaults {
+		if err := say(s.err, "not set: %s\n", different); err != nil {
 			return nil, err
 		}
 	}

@@ -390,19 +390,10 @@ func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want 
 	return changed, nil
 }
 
-// nodePatch returns the merge patch for the labels that the node lacks and for the control plane's
-// taint. It is empty if the node is as wanted. Other taints of the node stay.
+// nodePatch returns the merge patch for the labels and for the control plane's taint. It is empty
+// if the node is as wanted. Labels that Orrery did not set, and other taints of the node, stay.
 func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
-	metadata := map[string]any{}
-	labels := map[string]string{}
-	for k, v := range want.Labels {
-		if have, ok := n.Labels[k]; !ok || have != v {
-			labels[k] = v
-		}
-	}
-	if len(labels) > 0 {
-		metadata["labels"] = labels
-	}
+	metadata := labelsPatch(n, want.Labels)
 	isOurs := func(t corev1.Taint) bool {
 		return t.Key == plan.ControlPlaneTaint && t.Effect == corev1.TaintEffectNoSchedule
 	}

@@ -147,15 +147,19 @@ func (r *run) report(ctx context.Context, wrong error) error {
 	if err != nil {
 		return wrong // the first error is the one to report
 	}
-	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
+	if blocking := r.blocking(in); len(blocking) > 0 {
 		return errors.Join(wrong, &PreflightError{Findings: blocking})
 	}
 	return wrong
 }
 
-// blocking returns the findings of severity error. It reuses the memory of findings.
-func blocking(findings []plan.Finding) []plan.Finding {
-	return slices.DeleteFunc(findings, func(f plan.Finding) bool { return f.Severity != plan.SeverityError })
+// blocking returns the findings that prevent the run. A run that only adds or removes hosts is not
+// prevented by what has changed on another host since that joined the cluster.
+func (r *run) blocking(in plan.Input) []plan.Finding {
+	moves := r.op != nil && (r.op.Spec.Action == lifecyclev1alpha1.ActionAddNode || r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode)
+	return slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool {
+		return f.Severity != plan.SeverityError || moves && r.state.IsPart(f.Host) && f.IsOfTheHostAlone()
+	})
 }
 
 // connect connects to one host, opens its log and reads its facts. The connection may be set even
@@ -209,16 +213,21 @@ func (r *run) unreachableFindings() []plan.Finding {
 	for _, name := range sortedKeys(r.refused) {
 		findings = append(findings, plan.Finding{
 			Host: name, Check: "login", Severity: plan.SeverityError,
-			Message: r.refused[name].Error(), Fix: "what is on the host is unknown until it can be looked at",
+			Message: ofHost(name, r.refused[name]), Fix: "what is on the host is unknown until it can be looked at",
 		})
 	}
 	for _, name := range sortedKeys(r.unreachable) {
 		findings = append(findings, plan.Finding{
 			Host: name, Check: "reachable", Severity: plan.SeverityError,
-			Message: r.unreachable[name].Error(), Fix: "what is on the host is unknown until it answers",
+			Message: ofHost(name, r.unreachable[name]), Fix: "what is on the host is unknown until it answers",
 		})
 	}
 	return findings
+}
+
+// ofHost returns the message of an error for a finding, which names the host itself.
+func ofHost(name string, err error) string {
+	return strings.ReplaceAll(err.Error(), "host "+name+": ", "")
 }
 
 // StepError is the failure of a step on a host. Step is empty if the whole request failed.

@@ -141,6 +141,27 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	return interrupted(ctx, do(ctx))
 }
 
+// Check returns the error with which Run refuses a new Operation before it connects to any host. It
+// stores nothing.
+func (e *Engine) Check(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
+	op = op.DeepCopy()
+	spec, err := e.take(ctx, op, spec)
+	if err != nil {
+		return err
+	}
+	r, err := e.begin(ctx, op, spec, nil)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	switch op.Spec.Action {
+	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode, lifecyclev1alpha1.ActionDeleteNode:
+		return r.state.Keep(r.Cluster, r.spec, op.Spec.NamedHosts()...)
+	case lifecyclev1alpha1.ActionDelete, lifecyclev1alpha1.ActionRenewCertificates:
+	}
+	return nil
+}
+
 // interrupted puts the cause first if the run was interrupted. Hosts then report only errors of the
 // disconnection.
 func interrupted(ctx context.Context, err error) error {

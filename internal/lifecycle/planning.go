@@ -177,12 +177,12 @@ func (r *run) diffApplied(ctx context.Context) error {
 		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
 	}
 	cfg, err := r.api(ctx)
-	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
-		return nil // the run starts an API server, and compares the objects then
+	if err != nil && r.changes.StartsAPIServer() {
+		return nil // the run compares the objects then
 	}
 	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
 		r.changes.Items = append(r.changes.Items, plan.Change{
-			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.OpChange, Disruption: plan.DisruptionNone,
+			Host: clusterHost, Step: "objects", Kind: plan.KindObject, Op: plan.OpChange, Disruption: plan.DisruptionNone,
 			Target: "unknown: no API server answers before its certificates are renewed",
 		})
 		return nil
@@ -199,7 +199,7 @@ func (r *run) diffApplied(ctx context.Context) error {
 	for _, o := range objects {
 		op, target, _ := strings.Cut(o, " ")
 		r.changes.Items = append(r.changes.Items, plan.Change{
-			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.Op(op), Target: target, Disruption: plan.DisruptionNone,
+			Host: clusterHost, Step: "objects", Kind: plan.KindObject, Op: plan.Op(op), Target: target, Disruption: plan.DisruptionNone,
 		})
 	}
 	return nil
@@ -291,7 +291,7 @@ func (r *run) makePlan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
+	if blocking := r.blocking(in); len(blocking) > 0 {
 		return &PreflightError{Findings: blocking}
 	}
 	if r.plan, err = plan.Make(in); err != nil {

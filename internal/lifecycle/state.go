@@ -143,3 +143,13 @@ func Unfinished(op *lifecyclev1alpha1.Operation) bool {
 	}
 	return true
 }
+
+// MaxEnded is how many Operations of a cluster are kept after they have ended.
+const MaxEnded = 10
+
+// Outdated returns the Operations that are not kept any more, of the Operations of a cluster, the
+// oldest first: all that have ended, except the newest MaxEnded.
+func Outdated(ops []lifecyclev1alpha1.Operation) []lifecyclev1alpha1.Operation {
+	ended := slices.DeleteFunc(slices.Clone(ops), func(op lifecyclev1alpha1.Operation) bool { return Unfinished(&op) })
+	return ended[:max(len(ended)-MaxEnded, 0)]
+}

@@ -159,7 +159,6 @@ func (f Files) read(path string) (*lifecyclev1alpha1.Operation, error) {
 	if err := yaml.UnmarshalStrict(content, op); err != nil {
 		return nil, fmt.Errorf("read operation %s: %w; remove the file, the hosts know what was done", path, err)
 	}
-	op.Spec.Unflatten()
 	return op, nil
 }
 
@@ -184,6 +183,11 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 			if i, err := strconv.Atoi(n); err == nil && i >= next {
 				next = i + 1
 			}
+		}
+	}
+	for _, o := range Outdated(before) {
+		if err := errors.Join(disk.Remove(f.operationPath(o.Name)), os.RemoveAll(f.Path(op.Spec.Cluster, "logs", o.Name))); err != nil {
+			return fmt.Errorf("remove operation %s, which is an old one: %w", o.Name, err)
 		}
 	}
 	op.TypeMeta = metav1.TypeMeta{APIVersion: lifecyclev1alpha1.GroupVersion.String(), Kind: "Operation"}

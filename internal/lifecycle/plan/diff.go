@@ -62,6 +62,17 @@ type Changes struct {
 	OnHosts string `json:"-"`
 }
 
+// KindObject is the kind of a Change of an object in the cluster. Its Host is no host.
+const KindObject = "Object"
+
+// ofCluster reports whether the change is one of the cluster, not of a host.
+func (c Change) ofCluster() bool { return c.Kind == KindObject }
+
+// StartsAPIServer reports whether an API server is started, for the first time or again.
+func (c *Changes) StartsAPIServer() bool {
+	return slices.ContainsFunc(c.Items, func(i Change) bool { return i.Step == StepAPIServerUnit && i.Op != OpRemove })
+}
+
 // Nothing reports whether there is nothing to do.
 func (c *Changes) Nothing() bool { return len(c.Items)+len(c.Steps) == 0 }
 

@@ -82,8 +82,7 @@ type Link struct {
 
 // Applied is what was applied to a host, and its present state.
 type Applied struct {
-	// Protocol and digest of the agent on the host. Agents of earlier versions of Orrery report
-	// neither.
+	// Protocol and digest of the agent on the host.
 	Protocol int    `json:"protocol,omitempty"`
 	Agent    string `json:"agent,omitempty"`
 	// Cluster and ClusterID identify the cluster of the host. They are empty if it has none.

@@ -20,6 +20,9 @@ const (
 	modeIPVS     = "ipvs"
 )
 
+// flagFeatureGates is the flag that sets feature gates.
+const flagFeatureGates = "feature-gates"
+
 // dockerHub is the registry of images that name no registry.
 const dockerHub = "docker.io"
 

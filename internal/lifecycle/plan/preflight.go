@@ -32,6 +32,17 @@ type Finding struct {
 	Fix string `json:"fix"`
 }
 
+// IsOfTheHostAlone reports whether a finding can begin after its host joined a cluster, and does
+// not affect what other hosts do. Addresses and identities are compared with other hosts, and the
+// agent needs root.
+func (f Finding) IsOfTheHostAlone() bool {
+	switch f.Check {
+	case CheckDistribution, CheckKernel, CheckCgroups, CheckMemory, CheckSwap, CheckDisk, CheckTools, CheckPorts, CheckClock:
+		return true
+	}
+	return false
+}
+
 // The checks.
 const (
 	CheckRoot         = "Root"

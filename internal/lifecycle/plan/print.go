@@ -20,7 +20,10 @@ var signs = map[Op]string{OpAdd: "+", OpChange: "~", OpRepair: "!", OpRemove: "-
 func (c *Changes) print(w io.Writer, detail bool) {
 	var b strings.Builder
 	host, stage := "", StageID("")
-	for i, item := range c.Items {
+	for _, item := range c.Items {
+		if item.ofCluster() {
+			continue
+		}
 		if !detail && slices.Contains(c.Undone, item.Host) {
 			if host != item.Host {
 				_ = neutral.Fprintf(&b, "%s\n    - %s\n", item.Host, c.undone(item.Host))
@@ -28,7 +31,7 @@ func (c *Changes) print(w io.Writer, detail bool) {
 			host = item.Host
 			continue
 		}
-		if i == 0 || item.Host != host {
+		if item.Host != host {
 			_ = neutral.Fprintf(&b, "%s\n", item.Host)
 			stage = "none yet"
 		}
@@ -43,11 +46,11 @@ func (c *Changes) print(w io.Writer, detail bool) {
 			}
 		}
 	}
-	if len(c.Steps) > 0 {
+	if lines := c.clusterLines(); len(lines) > 0 {
 		b.WriteString("the cluster as a whole\n")
-	}
-	for _, line := range stepLines(c.Steps) {
-		_ = neutral.Fprintf(&b, "    * %s\n", line)
+		for _, line := range lines {
+			_ = neutral.Fprintf(&b, "    %s\n", line)
+		}
 	}
 	if c.Rollout != nil && slices.ContainsFunc(c.Rollout.Waves, Wave.Disturbs) {
 		b.WriteString("in this order\n")
@@ -67,12 +70,29 @@ func (c *Changes) print(w io.Writer, detail bool) {
 // HostLines are the changes of hosts with the same changes, one per line.
 type HostLines struct{ Hosts, Lines []string }
 
-// Lines returns the changes as Print writes them, by hosts with the same changes. The steps in the
+// clusterLines are the changes of objects and the steps in the cluster, one per line.
+func (c *Changes) clusterLines() []string {
+	var lines []string
+	for _, item := range c.Items {
+		if item.ofCluster() {
+			lines = append(lines, signs[item.Op]+" "+item.line())
+		}
+	}
+	for _, line := range stepLines(c.Steps) {
+		lines = append(lines, "* "+line)
+	}
+	return lines
+}
+
+// Lines returns the changes as Print writes them, by hosts with the same changes. Those of the
 // cluster come last, under the host name cluster.
 func (c *Changes) Lines(cluster string) []HostLines {
 	var hosts []string
 	of := map[string][]string{}
 	for _, item := range c.Items {
+		if item.ofCluster() {
+			continue
+		}
 		if of[item.Host] == nil {
 			hosts = append(hosts, item.Host)
 		}
@@ -86,14 +106,10 @@ func (c *Changes) Lines(cluster string) []HostLines {
 			all = append(all, HostLines{[]string{host}, of[host]})
 		}
 	}
-	if len(c.Steps) == 0 {
-		return all
+	if lines := c.clusterLines(); len(lines) > 0 {
+		all = append(all, HostLines{[]string{cluster}, lines})
 	}
-	steps := HostLines{Hosts: []string{cluster}}
-	for _, line := range stepLines(c.Steps) {
-		steps.Lines = append(steps.Lines, "* "+line)
-	}
-	return append(all, steps)
+	return all
 }
 
 // undone summarizes the removal of all steps on a host.
@@ -155,9 +171,13 @@ func (c *Changes) Summary() string {
 		return "Nothing to do."
 	}
 	hosts := map[string]bool{}
-	ops := map[Op]int{}
+	ops, objects := map[Op]int{}, map[Op]int{}
 	disturbing := map[Disruption]int{}
 	for _, item := range c.Items {
+		if item.ofCluster() {
+			objects[item.Op]++
+			continue
+		}
 		hosts[item.Host] = true
 		ops[item.Op]++
 		disturbing[item.Disruption]++
@@ -169,6 +189,15 @@ func (c *Changes) Summary() string {
 	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
 		if n := ops[op]; n > 0 {
 			done = append(done, fmt.Sprintf("%d to %s", n, op))
+		}
+	}
+	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
+		switch n := objects[op]; n {
+		case 0:
+		case 1:
+			done = append(done, fmt.Sprintf("1 object to %s", op))
+		default:
+			done = append(done, fmt.Sprintf("%d objects to %s", n, op))
 		}
 	}
 	for _, d := range slices.Backward(disruptions[1:]) {
