@@ -85,15 +85,17 @@ type hostWork struct {
 	mends bool
 }
 
-// disturbsControlPlane reports whether the work restarts an existing etcd or API server.
-func (w hostWork) disturbsControlPlane() bool { return len(w.act.Etcd)+len(w.act.APIServers) > 0 }
+// starts reports whether the work includes a stage.
+func (w hostWork) starts(stage plan.StageID) bool {
+	return slices.ContainsFunc(w.Stages, func(s plan.Stage) bool { return s.ID == stage })
+}
 
 // work lists the work on the hosts that were reached.
 func (r *run) work() []hostWork {
 	var work []hostWork
 	for _, w := range plan.Works(r.plan, r.changes, r.facts) {
 		if c := r.conns[w.Host.Name]; c != nil {
-			work = append(work, hostWork{Work: w, conn: c, act: act(r.changes, w.Host.Name)})
+			work = append(work, hostWork{Work: w, conn: c, act: actOf(w.Host.Name, w.Restarts)})
 		}
 	}
 	return work
@@ -104,9 +106,7 @@ func (r *run) work() []hostWork {
 func (r *run) keepsAPIServer(work []hostWork) bool {
 	return slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], func(name string) bool {
 		return r.conns[name] != nil && !slices.ContainsFunc(work, func(w hostWork) bool {
-			return w.Host.Name == name && slices.ContainsFunc(w.Stages, func(s plan.Stage) bool {
-				return s.ID == plan.StageEtcd || s.ID == plan.StageControlPlane
-			})
+			return w.Host.Name == name && (w.starts(plan.StageEtcd) || w.starts(plan.StageControlPlane))
 		})
 	})
 }

@@ -177,7 +177,7 @@ func (r *run) diffApplied(ctx context.Context) error {
 		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
 	}
 	cfg, err := r.api(ctx)
-	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
+	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return r.changes.Restarts(h.Name).APIServer }) {
 		return nil // the run starts an API server, and compares the objects then
 	}
 	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
@@ -140,9 +139,9 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 		}
 		stages := restarts(h)
 		restart := func() error { return r.renewHost(ctx, h, stages, true) }
-		if act := restarted(h.Name, stages); !r.expired(h.Name) && len(act.Etcd)+len(act.APIServers) > 0 {
+		if restarts := plan.RestartsOfStages(stages); !r.expired(h.Name) && restarts.ControlPlane() {
 			inner := restart
-			restart = func() error { return r.gated(ctx, h.Name, act, inner) }
+			restart = func() error { return r.gated(ctx, h.Name, actOf(h.Name, restarts), inner) }
 		}
 		if err := restart(); err != nil {
 			return err
@@ -162,21 +161,6 @@ func restarts(h plan.Host) []plan.Stage {
 		return h.Stages[1:]
 	}
 	return h.Stages
-}
-
-// restarted returns which etcd and API server of a host the stages restart.
-func restarted(name string, stages []plan.Stage) (a gate.Act) {
-	for _, stage := range stages {
-		for _, s := range stage.Steps {
-			switch s.ID {
-			case plan.StepEtcdUnit:
-				a.Etcd = []string{name}
-			case plan.StepAPIServerUnit:
-				a.APIServers = []string{name}
-			}
-		}
-	}
-	return a
 }
 
 // renewHost runs stages of a renewal on a host. If last is true, the last request releases the
