@@ -29,7 +29,7 @@ import (
 	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
-	"orrery.dev/orrery/internal/process"
+	proc "orrery.dev/orrery/internal/process" // process is a type of these tests
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -300,7 +300,7 @@ func (e *etcds) pid(name string) int { return e.member(name).cmd.Process.Pid }
 // etcd that is stopped finds the address free when it is started again.
 func reservedAddress(t testing.TB) string {
 	t.Helper()
-	port, err := process.ReservePort("127.0.0.1", 0)
+	port, err := proc.ReservePort("127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
