@@ -132,14 +132,7 @@ func (s *Specs) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.P
 		return spec
 	}
 	for i := range spec.Hosts {
-		h := &spec.Hosts[i]
-		j := index(current.Hosts, h.Name)
-		if j < 0 || current.Hosts[j].Address != h.Address {
-			continue
-		}
-		login := current.Hosts[j]
-		login.Labels, login.Arch, login.InternalAddress = h.Labels, h.Arch, h.InternalAddress
-		*h = login
+		spec.Hosts[i] = withLogin(spec.Hosts[i], current.Hosts)
 	}
 	return spec
 }

@@ -71,7 +71,7 @@ type Task struct {
 	Gated     bool `json:"gated,omitempty"`
 	Etcd      bool `json:"etcd,omitempty"`
 	APIServer bool `json:"apiServer,omitempty"`
-	// Last is true for the last task of the host, after which its lease is released.
+	// Last is true for the last task of the host.
 	Last bool `json:"last,omitempty"`
 }
 
