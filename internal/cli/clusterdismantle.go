@@ -172,8 +172,9 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 	return cmd
 }
 
-// confirmLeaving asks whether hosts are to be taken out of a cluster. If nothing is undone on some of them, their names have to
-// be typed: a host that refuses the login may be alive, and goes on with its part of the cluster.
+// confirmLeaving asks whether hosts are to be taken out of a cluster. If nothing is undone on some
+// of them, their names have to be typed: a host that refuses the login may be alive, and goes on
+// with its part of the cluster.
 func (s streams) confirmLeaving(ctx context.Context, cluster string, hosts, undone []string) error {
 	forgotten := slices.DeleteFunc(slices.Clone(hosts), func(name string) bool { return slices.Contains(undone, name) })
 	if len(forgotten) == 0 {

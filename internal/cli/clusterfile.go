@@ -54,8 +54,8 @@ func (f *loginsFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file of the cluster with the present logins of its hosts, if these have changed since it was applied; nothing else of it is used")
 }
 
-// read returns the hosts of the file with their logins. It returns nil if no file is named, and an error if the file describes
-// another cluster.
+// read returns the hosts of the file with their logins. It returns nil if no file is named, and an
+// error if the file describes another cluster.
 func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, error) {
 	if f.path == "" {
 		return nil, nil

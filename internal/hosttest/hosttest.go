@@ -72,8 +72,8 @@ func Hosts(n int) []clusterv1alpha1.Host {
 // Root is the directory of a host.
 func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
 
-// Commands lists what was run on a host: facts, agent, serve, check and apply. A request to the agent that only takes or
-// releases a lease is lease or release.
+// Commands lists what was run on a host: facts, agent, serve, check and apply. A request to the
+// agent that only takes or releases a lease is lease or release.
 func (f *Fleet) Commands(name string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,8 +187,8 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return nil
 }
 
-// requested names the request that the agent gets: lease or release if that is all of it, otherwise apply. It returns the
-// same input again.
+// requested names the request that the agent gets: lease or release if that is all of it, otherwise
+// apply. It returns the same input again.
 func requested(stdin io.Reader) (string, io.Reader) {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')

@@ -72,7 +72,8 @@ func (l leftHosts) String() string {
 }
 
 // decide applies the reach table to the hosts that were not reached. It returns the hosts that the
-// action leaves as they are, and an AwayError if one of them stops it. part returns the part of a host.
+// action leaves as they are, and an AwayError if one of them stops it. part returns the part of a
+// host.
 func (r *run) decide(action lifecyclev1alpha1.Action, part func(name string) intent.Part) (left leftHosts, stop error) {
 	var stops []error
 	for _, name := range sortedKeys(r.away) {

@@ -138,8 +138,8 @@ func tryReach(t *testing.T, row intent.ReachRow, treatment intent.Treatment, com
 		l.after(late)
 	}
 	all := *l
-	if spec != nil {
-		all.spec = spec
+	if spec != nil && row.Action != lifecyclev1alpha1.ActionDeleteNode {
+		all.spec = spec // it has the new hosts, too
 	}
 	for _, h := range all.spec.Hosts { // every host has this directory
 		if err := os.MkdirAll(filepath.Join(l.fleet.Root(h.Name), "opt"), 0o755); err != nil {
@@ -213,8 +213,8 @@ func tryReach(t *testing.T, row intent.ReachRow, treatment intent.Treatment, com
 	}
 }
 
-// TestFactsThatCannotBeRead: a host that was reached and whose facts cannot be read stops a renewal.
-// It is no host that refuses the login.
+// TestFactsThatCannotBeRead: a host that was reached and whose facts cannot be read stops a
+// renewal. It is no host that refuses the login.
 func TestFactsThatCannotBeRead(t *testing.T) {
 	l := built(t, 3, 1)
 	l.after(late)
@@ -225,8 +225,8 @@ func TestFactsThatCannotBeRead(t *testing.T) {
 	l.untouched(before, "h-1", "h-2", "h-3")
 }
 
-// TestRenewalSkipsRefused: a host with a changed password keeps its certificates, and all others are
-// renewed. With its new password it is renewed, too, and the state keeps the password.
+// TestRenewalSkipsRefused: a host with a changed password keeps its certificates, and all others
+// are renewed. With its new password it is renewed, too, and the state keeps the password.
 func TestRenewalSkipsRefused(t *testing.T) {
 	l := newLab(t, 4, 3)
 	for i := range l.spec.Hosts {

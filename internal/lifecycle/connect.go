@@ -157,8 +157,8 @@ func blocking(findings []plan.Finding) []plan.Finding {
 	return slices.DeleteFunc(findings, func(f plan.Finding) bool { return f.Severity != plan.SeverityError })
 }
 
-// connect connects to one host, opens its log and reads its facts. If the host was Reached, an error
-// is about its facts or about this machine. With an error, the connection is closed.
+// connect connects to one host, opens its log and reads its facts. If the host was Reached, an
+// error is about its facts or about this machine. With an error, the connection is closed.
 func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (_ *connection, _ plan.Facts, reach intent.Reach, err error) {
 	target, err := r.Env.Target(ctx, h)
 	if err != nil { // without credentials there is no login

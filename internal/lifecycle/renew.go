@@ -71,8 +71,8 @@ func (r *run) expired(name string) bool {
 	return r.expiredAmong(name, func(string) bool { return true })
 }
 
-// servesNobody reports whether a certificate has expired that etcd or the API server of a host uses.
-// A restart of them only repairs.
+// servesNobody reports whether a certificate has expired that etcd or the API server of a host
+// uses. A restart of them only repairs.
 func (r *run) servesNobody(name string) bool { return r.expiredAmong(name, plan.IsControlPlaneLeaf) }
 
 // expiredAmong reports whether a certificate has expired that is in use on the host and among some

@@ -41,8 +41,8 @@ func (l *lab) safetyChecks(name string) []string {
 	return checks
 }
 
-// TestNewRoleKeepsSafetyChecks: hosts that run only etcd become workers, in the edit that changes an
-// argument of etcd. The members still restart one by one, between safety checks.
+// TestNewRoleKeepsSafetyChecks: hosts that run only etcd become workers, in the edit that changes
+// an argument of etcd. The members still restart one by one, between safety checks.
 func TestNewRoleKeepsSafetyChecks(t *testing.T) {
 	withWorkers := func(spec *clusterv1alpha1.Provision) *clusterv1alpha1.Provision {
 		spec.RoleGroups[clusterv1alpha1.RoleWorker] = clusterv1alpha1.HostNames{"h-[2:4]"}

@@ -45,7 +45,8 @@ const (
 	// TreatLeave: the host stays as it is, and the others are done. The run fails in the end with the
 	// name of the host, and can be resumed.
 	TreatLeave Treatment = "left, fails"
-	// TreatSkip: the host stays as it is, and the others are done. The run succeeds and names the host.
+	// TreatSkip: the host stays as it is, and the others are done. The run succeeds and names the
+	// host.
 	TreatSkip Treatment = "left, named"
 	// TreatForget: the action ends before it changes any host, unless it forgets such hosts. Then it
 	// removes the host from the cluster, and nothing on the host is undone.
@@ -56,8 +57,8 @@ const (
 const (
 	// ActionPreflight inspects hosts.
 	ActionPreflight lifecyclev1alpha1.Action = "Preflight"
-	// ActionPlan shows what Create, Apply or AddNode would do. The plans of DeleteNode and Delete treat
-	// hosts as these actions do.
+	// ActionPlan shows what Create, Apply or AddNode would do. The plans of DeleteNode and Delete
+	// treat hosts as these actions do.
 	ActionPlan lifecyclev1alpha1.Action = "Plan"
 )
 
@@ -72,8 +73,8 @@ type ReachRow struct {
 }
 
 // ReachTable says what each action does with each host. A combination of action and part that it
-// lacks does not exist. A resumed run treats hosts as its action does. docs/clusters.md has the same
-// table.
+// lacks does not exist. A resumed run treats hosts as its action does. docs/clusters.md has the
+// same table.
 var ReachTable = []ReachRow{
 	{ActionPreflight, "`preflight`", Coming, TreatWork, TreatReport, TreatReport},
 	{ActionPreflight, "`preflight`", Staying, TreatWork, TreatReport, TreatReport},

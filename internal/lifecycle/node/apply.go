@@ -167,8 +167,8 @@ func (n *Node) makeDir() (made []string, err error) {
 	return made, nil
 }
 
-// nothingToDo reports whether the agent has no directory on the host, and the request brings nothing
-// there: it takes or releases a lease, and perhaps removes steps.
+// nothingToDo reports whether the agent has no directory on the host, and the request brings
+// nothing there: it takes or releases a lease, and perhaps removes steps.
 func (s *session) nothingToDo() bool {
 	_, err := os.Lstat(s.dir())
 	r := s.request

@@ -46,7 +46,8 @@ const (
 	leafEtcdPeer          = "etcd-peer"
 )
 
-// IsControlPlaneLeaf reports whether etcd or the API server of a host serves or connects with a leaf.
+// IsControlPlaneLeaf reports whether etcd or the API server of a host serves or connects with a
+// leaf.
 func IsControlPlaneLeaf(name string) bool {
 	_, leaf, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{leafAPIServer, leafEtcdClient, leafEtcdServer, leafEtcdPeer}, leaf)

@@ -33,7 +33,8 @@ type WaveName string
 
 // The waves, in their order.
 const (
-	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs of what is down.
+	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs of what is
+	// down.
 	WaveTogether WaveName = "together"
 	// WaveJoin adds members to an existing etcd cluster, one after the other.
 	WaveJoin WaveName = "join etcd"
@@ -87,7 +88,8 @@ type RolloutOptions struct {
 	Mute map[string]bool
 	// Joins has the hosts whose etcd joins, or joined, an existing etcd cluster.
 	Joins map[string]bool
-	// Part has the hosts of the cluster as it was applied last. It is empty until the cluster is built.
+	// Part has the hosts of the cluster as it was applied last. It is empty until the cluster is
+	// built.
 	Part map[string]bool
 }
 
