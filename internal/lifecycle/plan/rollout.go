@@ -33,8 +33,8 @@ type WaveName string
 
 // The waves, in their order.
 const (
-	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs of what is
-	// down.
+	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs of components
+	// that are down.
 	WaveTogether WaveName = "together"
 	// WaveJoin adds members to an existing etcd cluster, one after the other.
 	WaveJoin WaveName = "join etcd"
