@@ -53,6 +53,37 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	return c, checkName(c.Name)
 }
 
+// loginsFlag names a file that describes a cluster. Only the logins of its hosts are used.
+type loginsFlag struct{ fileFlag }
+
+func (f *loginsFlag) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file of the cluster with the present logins of its hosts, if these have changed since it was applied; nothing else of it is used")
+}
+
+// read returns the hosts of the file with their logins. It returns nil if no file is named, and an
+// error if the file describes another cluster.
+func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, error) {
+	if f.path == "" {
+		return nil, nil
+	}
+	c, err := f.fileFlag.read(s)
+	if err != nil {
+		return nil, err
+	}
+	if c.Name != cluster {
+		return nil, fmt.Errorf("%s describes cluster %s: name the file of cluster %s", f.path, c.Name, cluster)
+	}
+	return c.Spec.Provision.Hosts, nil
+}
+
+// again returns the flag for a command that is to be given again.
+func (f *loginsFlag) again() string {
+	if f.path == "" {
+		return ""
+	}
+	return " -f " + f.path
+}
+
 // content reads the file; paths in it are relative to its folder.
 func (f *fileFlag) content(stdin io.Reader) (content []byte, dir string, err error) {
 	switch f.path {

@@ -72,7 +72,8 @@ func Hosts(n int) []clusterv1alpha1.Host {
 // Root is the directory of a host.
 func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
 
-// Commands lists what was run on a host: facts, agent, serve, check and apply.
+// Commands lists what was run on a host: facts, agent, serve, check and apply. A request to the
+// agent that only takes or releases a lease is lease or release.
 func (f *Fleet) Commands(name string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,6 +169,9 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 		return err
 	}
 	command, run := c.command(argv)
+	if command == "apply" {
+		command, stdin = requested(stdin)
+	}
 	c.fleet.note(c.name, command)
 	if c.fleet.Fault != nil {
 		if err := c.fleet.Fault(c.name, command); err != nil {
@@ -181,6 +185,22 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 		return c.fleet.Broken(c.name, command)
 	}
 	return nil
+}
+
+// requested names the request that the agent gets: lease or release if that is all of it, otherwise
+// apply. It returns the same input again.
+func requested(stdin io.Reader) (string, io.Reader) {
+	in := bufio.NewReader(stdin)
+	line, err := in.ReadBytes('\n')
+	again := io.MultiReader(bytes.NewReader(line), in)
+	var req node.Request
+	switch {
+	case err != nil, json.Unmarshal(line, &req) != nil, req.RemoveAll, len(req.Steps)+len(req.Remove)+len(req.Streams)+len(req.Fetches) > 0:
+		return "apply", again
+	case req.Release:
+		return "release", again
+	}
+	return "lease", again
 }
 
 // command is what the host does for a command line of the engine, and its name.

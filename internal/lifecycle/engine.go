@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -67,6 +66,9 @@ type Engine struct {
 	Catalog *catalog.Catalog
 	// Local allows specs to name paths on this machine.
 	Local bool
+	// Logins has hosts with logins that replace those in the state, for hosts at the same address. A
+	// run keeps them.
+	Logins []clusterv1alpha1.Host
 	// Holder names this process in leases.
 	Holder string
 	// Connect returns the client configuration for the API server on a host. If nil, clients connect
@@ -127,18 +129,20 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	case lifecyclev1alpha1.ActionDeleteNode:
 		do = r.removeHosts
 	case lifecyclev1alpha1.ActionRenewCertificates:
-		// The wanted spec stays that of an earlier run.
-		return interrupted(ctx, r.renewCertificates(ctx))
+		do = r.renewCertificates
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
 		do = r.bring
 	default:
 		return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
 	}
 	// The spec is saved before any host is asked. A run that fails or is killed then resumes with it.
-	if err := r.want(ctx); err != nil {
-		return err
+	// A renewal has none: the wanted spec stays that of an earlier run.
+	if op.Spec.Action != lifecyclev1alpha1.ActionRenewCertificates {
+		if err := r.want(ctx); err != nil {
+			return err
+		}
 	}
-	return interrupted(ctx, do(ctx))
+	return r.release(ctx, interrupted(ctx, do(ctx)))
 }
 
 // Check returns the error with which Run refuses a new Operation before it connects to any host. It
@@ -182,12 +186,14 @@ func (e *Engine) take(ctx context.Context, op *lifecyclev1alpha1.Operation, give
 	return spec, err
 }
 
-// load returns the state of the cluster. It is empty if nothing is known of the cluster.
+// load returns the state of the cluster, with the logins of the Engine. It is empty if nothing is
+// known of the cluster.
 func (e *Engine) load(ctx context.Context) (*State, error) {
 	state, err := e.Env.Load(ctx, e.Cluster)
 	if state == nil {
 		state = &State{Cluster: e.Cluster}
 	}
+	state.Login(e.Logins)
 	return state, err
 }
 
@@ -200,10 +206,10 @@ type run struct {
 	roles map[clusterv1alpha1.Role][]string
 	state *State
 
-	conns       map[string]*connection
-	facts       map[string]plan.Facts
-	unreachable map[string]error
-	refused     map[string]error // by host: reached, but its facts could not be read
+	conns  map[string]*connection // of the hosts that were reached
+	facts  map[string]plan.Facts
+	away   map[string]away  // hosts that were not reached
+	failed map[string]error // by host: reached, but its facts could not be read
 
 	keys    pki.Bundle              // for the plan
 	files   map[string]catalog.File // by digest
@@ -213,6 +219,7 @@ type run struct {
 	cluster plan.ClusterFacts // when the plan was made
 	groups  []addon.Group     // the objects of the cluster
 	ended   []string          // UIDs of the runs of the cluster that have ended
+	keeper  *leaseKeeper      // nil until the run has leases
 	agents  agents
 }
 
@@ -238,7 +245,7 @@ func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 	}
 	r := &run{
 		Engine: e, rec: rec, op: op, spec: spec, roles: roles, state: state,
-		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, unreachable: map[string]error{}, refused: map[string]error{},
+		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, away: map[string]away{}, failed: map[string]error{},
 		files: map[string]catalog.File{}, keys: state.Planned(),
 	}
 	if rec != nil {
@@ -280,17 +287,8 @@ func (r *run) bring(ctx context.Context) error {
 		return err
 	}
 	wrong := r.survey(ctx, r.spec.Hosts)
-	// A host of the cluster that cannot be reached stays unchanged, and the others are changed. A new
-	// host must be reachable.
-	var left []string
-	for _, name := range sortedKeys(r.unreachable) {
-		if !r.state.IsPart(name) {
-			wrong = errors.Join(wrong, r.unreachable[name])
-			continue
-		}
-		left = append(left, r.unreachable[name].Error())
-	}
-	if wrong != nil {
+	left, stop := r.decide(r.op.Spec.Action, r.partOf)
+	if wrong = errors.Join(wrong, stop); wrong != nil {
 		return r.report(ctx, wrong)
 	}
 	if err := r.bringAgents(ctx); err != nil {
@@ -303,6 +301,9 @@ func (r *run) bring(ctx context.Context) error {
 		return err
 	}
 	if err := r.refuseOtherPlan(); err != nil {
+		return err
+	}
+	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts))); err != nil {
 		return err
 	}
 	r.rec.tell(r.changes)
@@ -318,12 +319,14 @@ func (r *run) bring(ctx context.Context) error {
 		return err
 	}
 	r.tookUpAll()
-	if len(left) > 0 && r.op.Spec.Action != lifecyclev1alpha1.ActionAddNode {
+	if left.fails() {
 		if err := r.Env.Save(ctx, r.state); err != nil {
 			return err
 		}
-		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; resume with %q when they are back",
-			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
+		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; %s", left, r.wayBack())
+	}
+	if len(left) > 0 {
+		r.rec.remark = fmt.Sprintf("these hosts were left as they are: %s; apply the cluster's spec when they are back", left)
 	}
 	if err := r.state.Reach(r.spec); err != nil {
 		return err
@@ -344,11 +347,6 @@ func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
 
 // observeTimeout bounds how long reading the objects of a cluster takes.
 const observeTimeout = 30 * time.Second
-
-// leaseTime is how long the lease of a host lasts after each request, beside the pause between
-// waves. The agent also holds a lock while it works, so the lease need only outlast the time
-// between stages.
-const leaseTime = 2 * time.Minute
 
 func now() *metav1.MicroTime {
 	t := metav1.NowMicro()

@@ -38,10 +38,10 @@ func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision)
 		return nil, err
 	}
 	defer r.close()
-	if err := r.survey(ctx, r.spec.Hosts); err != nil && len(r.refused) == 0 {
+	if err := r.survey(ctx, r.spec.Hosts); err != nil && len(r.failed) == 0 {
 		return nil, err
 	}
-	findings := r.unreachableFindings()
+	findings := r.reachFindings()
 	if len(r.facts) == 0 {
 		return findings, nil
 	}
@@ -66,7 +66,9 @@ func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec
 		return nil, nil, err
 	}
 	defer r.close()
-	if err := errors.Join(r.survey(ctx, r.spec.Hosts), r.refuseUnreachable()); err != nil {
+	wrong := r.survey(ctx, r.spec.Hosts)
+	_, stop := r.decide(intent.ActionPlan, r.partOf)
+	if err := errors.Join(wrong, stop); err != nil {
 		return nil, nil, r.report(ctx, err)
 	}
 	before := maps.Clone(r.state.Renewed)
@@ -109,7 +111,7 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	if err := r.state.Keep(r.Cluster, r.spec, op.Spec.NamedHosts()...); err != nil {
 		return nil, err
 	}
-	_, names, err := r.surveyLeaving(ctx)
+	_, names, _, err := r.surveyLeaving(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +136,12 @@ func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) e
 		return nil // the run that has the lock keeps the keys
 	}
 	defer unlock()
-	kept, err := e.load(ctx)
+	kept, err := e.Env.Load(ctx, e.Cluster) // without the logins of this run
 	if err != nil {
 		return err
+	}
+	if kept == nil {
+		kept = &State{Cluster: e.Cluster}
 	}
 	kept.ID = cmp.Or(kept.ID, made.ID)
 	kept.complete()
@@ -178,7 +183,7 @@ func (r *run) diffApplied(ctx context.Context) error {
 	}
 	cfg, err := r.api(ctx)
 	if err != nil && r.changes.StartsAPIServer() {
-		return nil // the run compares the objects then
+		return nil // the run starts an API server, and compares the objects then
 	}
 	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
 		r.changes.Items = append(r.changes.Items, plan.Change{

@@ -143,14 +143,7 @@ func (s *Specs) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.P
 // at the same address. The rest of the hosts stays.
 func renewLogins(spec, current *clusterv1alpha1.Provision) {
 	for i := range spec.Hosts {
-		h := &spec.Hosts[i]
-		j := index(current.Hosts, h.Name)
-		if j < 0 || current.Hosts[j].Address != h.Address {
-			continue
-		}
-		login := current.Hosts[j]
-		login.Labels, login.Arch, login.InternalAddress = h.Labels, h.Arch, h.InternalAddress
-		*h = login
+		spec.Hosts[i] = withLogin(spec.Hosts[i], current.Hosts)
 	}
 }
 

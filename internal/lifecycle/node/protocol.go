@@ -22,7 +22,9 @@ type Request struct {
 	ClusterID string `json:"clusterID"`
 	Version   string `json:"version,omitempty"`
 	// Lease that the run holds or takes. It is granted if it is free, expired, or held by the same
-	// operation, and its epoch is not lower than the last one seen. It then lasts until Expires.
+	// operation, and its epoch is not lower than the last one seen. It then lasts until Expires. A
+	// request with nothing else to do takes or extends the lease, also while another agent of the run
+	// works on the host.
 	Lease plan.Lease `json:"lease"`
 	// Ended are the RunIDs of runs that the sender knows to have ended. Their leases are free.
 	Ended []string `json:"ended,omitempty"`
