@@ -41,6 +41,8 @@ type connection struct {
 	brings sync.Mutex
 	agent  string
 	log    io.WriteCloser // nil when nothing is recorded
+	// etcdLog is the directory with the write-ahead log of etcd, or empty.
+	etcdLog string
 
 	mu   sync.Mutex
 	conn host.Conn
@@ -169,7 +171,7 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 	if err != nil {
 		return nil, plan.Facts{}, err
 	}
-	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn}
+	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn, etcdLog: plan.EtcdLog(r.spec)}
 	if r.rec != nil {
 		if c.log, err = r.Env.Log(r.op.Name, h.Name); err != nil {
 			return c, plan.Facts{}, err
@@ -185,7 +187,7 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	var out bytes.Buffer
 	asked := time.Now()
-	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath)), &out); err != nil {
+	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath, c.etcdLog)), &out); err != nil {
 		return plan.Facts{}, fmt.Errorf("ask for facts: %w", err)
 	}
 	f, err := facts.Parse(out.Bytes(), asked, time.Now())

@@ -29,7 +29,7 @@ import (
 	"orrery.dev/orrery/internal/hosttest"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
-	"orrery.dev/orrery/internal/process"
+	proc "orrery.dev/orrery/internal/process" // process is a type of these tests
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -141,14 +141,25 @@ func (e *etcds) forward(w http.ResponseWriter, r *http.Request) {
 	io.Copy(here, bufio.NewReader(there))
 }
 
-// start plays systemd: it runs the etcd of a host, or restarts it if its unit has changed. It waits
-// until the member votes and answers, or has ended, as the probe of the stage would.
+// start plays systemd: it runs the etcd of a host, or restarts it if its unit has changed. Without
+// its data, an etcd that had a quorum is not started.
 func (e *etcds) start(name string, unit plan.Unit) {
 	old := e.member(name)
 	if old != nil && old.runs() && jsonOf(e.l.t, old.unit) == jsonOf(e.l.t, unit) {
 		return
 	}
 	e.stop(name)
+	logs, _ := filepath.Glob(filepath.Join(e.l.fleet.Dir, name+".etcd/member/wal/*.wal"))
+	if _, err := os.Stat(e.l.fleet.Root(name) + unit.Established); err == nil && len(logs) == 0 {
+		return
+	}
+	e.launch(name, unit)
+}
+
+// launch runs the etcd of a host. It waits until the member votes and answers, or has ended, as the
+// probe of the stage would.
+func (e *etcds) launch(name string, unit plan.Unit) {
+	old := e.member(name)
 	m := &etcdProcess{unit: unit, ended: make(chan struct{})}
 	if old != nil {
 		m.client, m.peer = old.client, old.peer
@@ -182,6 +193,15 @@ func (e *etcds) start(name string, unit plan.Unit) {
 	}
 	m.cmd = exec.Command(testenv.KubeBinary(), append(args, "--unsafe-no-fsync=true")...)
 	m.cmd.Env = append(os.Environ(), "HTTPS_PROXY="+e.proxy)
+	for key, value := range unit.Env {
+		m.cmd.Env = append(m.cmd.Env, key+"="+value)
+	}
+	established, _ := os.ReadFile(root + unit.Established) // it is missing before the first quorum
+	for line := range strings.Lines(string(established)) {
+		if !strings.HasPrefix(line, "#") { // the last value of a variable counts
+			m.cmd.Env = append(m.cmd.Env, strings.TrimSuffix(line, "\n"))
+		}
+	}
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := testenv.StartFromLastingThread(m.cmd); err != nil {
@@ -300,7 +320,7 @@ func (e *etcds) pid(name string) int { return e.member(name).cmd.Process.Pid }
 // etcd that is stopped finds the address free when it is started again.
 func reservedAddress(t testing.TB) string {
 	t.Helper()
-	port, err := process.ReservePort("127.0.0.1", 0)
+	port, err := proc.ReservePort("127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
