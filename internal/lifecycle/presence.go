@@ -183,10 +183,7 @@ func (r *run) refuseLostData(ctx context.Context) error {
 	if err := r.observeHosts(ctx); err != nil {
 		return err
 	}
-	in, err := r.input(ctx)
-	if err != nil {
-		return err
-	}
+	in := plan.Input{Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, EtcdBootstrap: r.state.EtcdBootstrap}
 	lost := slices.DeleteFunc(blocking(plan.Preflight(in)), func(f plan.Finding) bool { return f.Check != plan.CheckData })
 	if len(lost) > 0 {
 		return &PreflightError{Findings: lost}
