@@ -48,6 +48,9 @@ type etcdProcess struct {
 	unit         plan.Unit
 	client, peer string // local addresses, reserved until the end of the test
 	cmd          *exec.Cmd
+	// voted is true once the member has voted. The agent of the host then writes Unit.Established. The
+	// hosts of a lab have that file earlier, because their probes succeed at once.
+	voted bool
 	ended        chan struct{}
 	log          string
 }
@@ -82,6 +85,9 @@ func withEtcds(l *lab) *etcds {
 		}
 		if req.RemoveAll {
 			e.stop(name)
+			if m := e.member(name); m != nil {
+				m.voted = false
+			}
 			os.RemoveAll(filepath.Join(l.fleet.Dir, name+".etcd"))
 		}
 		register(name, req)
@@ -150,7 +156,7 @@ func (e *etcds) start(name string, unit plan.Unit) {
 	}
 	e.stop(name)
 	logs, _ := filepath.Glob(filepath.Join(e.l.fleet.Dir, name+".etcd/member/wal/*.wal"))
-	if _, err := os.Stat(e.l.fleet.Root(name) + unit.Established); err == nil && len(logs) == 0 {
+	if old != nil && old.voted && len(logs) == 0 {
 		return
 	}
 	e.launch(name, unit)
@@ -162,7 +168,7 @@ func (e *etcds) launch(name string, unit plan.Unit) {
 	old := e.member(name)
 	m := &etcdProcess{unit: unit, ended: make(chan struct{})}
 	if old != nil {
-		m.client, m.peer = old.client, old.peer
+		m.client, m.peer, m.voted = old.client, old.peer, old.voted
 	} else {
 		m.client, m.peer = reservedAddress(e.l.t), reservedAddress(e.l.t)
 	}
@@ -196,10 +202,15 @@ func (e *etcds) launch(name string, unit plan.Unit) {
 	for key, value := range unit.Env {
 		m.cmd.Env = append(m.cmd.Env, key+"="+value)
 	}
-	established, _ := os.ReadFile(root + unit.Established) // it is missing before the first quorum
-	for line := range strings.Lines(string(established)) {
-		if !strings.HasPrefix(line, "#") { // the last value of a variable counts
-			m.cmd.Env = append(m.cmd.Env, strings.TrimSuffix(line, "\n"))
+	if m.voted {
+		established, err := os.ReadFile(root + unit.Established)
+		if err != nil {
+			e.l.t.Error(err)
+		}
+		for line := range strings.Lines(string(established)) {
+			if !strings.HasPrefix(line, "#") { // the last value of a variable counts
+				m.cmd.Env = append(m.cmd.Env, strings.TrimSuffix(line, "\n"))
+			}
 		}
 	}
 	m.cmd.Stdout, m.cmd.Stderr = log, log
@@ -224,6 +235,7 @@ func (e *etcds) awaitVote(name string, m *etcdProcess) {
 	for m.runs() {
 		members, err := e.list(name)
 		if err == nil && slices.ContainsFunc(members, func(o *etcdserverpb.Member) bool { return o.Name == name && !o.IsLearner }) {
+			m.voted = true
 			return
 		}
 		if time.Now().After(deadline) {
