@@ -51,8 +51,8 @@ type etcdProcess struct {
 	// voted is true once the member has voted. The agent of the host then writes Unit.Established. The
 	// hosts of a lab have that file earlier, because their probes succeed at once.
 	voted bool
-	ended        chan struct{}
-	log          string
+	ended chan struct{}
+	log   string
 }
 
 // withEtcds lets the hosts of a lab run etcd.
