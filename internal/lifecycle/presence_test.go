@@ -356,7 +356,7 @@ func TestMemberLeft(t *testing.T) {
 	e.wantMembers("h-1", "h-1", "h-2")
 	texts := []string{"host h-3: it is not a member of etcd any more", `"orrery cluster delete-node oak h-3"`, `"orrery cluster add-node -f FILE"`}
 	l.wantPlanRefused(t, whole, texts...)
-	t.Run("Unknown", func(t *testing.T) { // without a quorum nobody knows who is a member
+	t.Run("Unknown", func(t *testing.T) { // without a quorum the members are unknown
 		e.stop("h-2")
 		_, _, err := l.engine.Plan(t.Context(), whole)
 		if err != nil && strings.Contains(err.Error(), "not a member") {

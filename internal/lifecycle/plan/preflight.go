@@ -74,9 +74,9 @@ const (
 	maxEtcdSkew       = time.Second
 )
 
-// Preflight returns the problems of the hosts, from their facts and how their etcd first started. It
-// skips hosts without facts, which the caller reports. The findings are in the order of the spec's
-// hosts and of the checks.
+// Preflight returns the problems of the hosts, from their facts and how their etcd first started.
+// It skips hosts without facts, which the caller reports. The findings are in the order of the
+// spec's hosts and of the checks.
 func Preflight(in Input) []Finding {
 	t, err := resolve(in.Name, in.Spec)
 	if err != nil { // Make returns this error

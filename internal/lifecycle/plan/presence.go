@@ -94,8 +94,8 @@ func (s *survey) lostCluster() string {
 // addAgain is the command that adds a host which was taken out.
 const addAgain = "orrery cluster add-node -f FILE"
 
-// etcdMember refuses hosts whose member was taken out of etcd. A host that has not joined yet is
-// none of them: no etcd was started on it, and it is no member of the first etcd.
+// etcdMember refuses hosts whose member was taken out of etcd. It does not refuse a host that has
+// not joined yet: no etcd was started on that host, and it is not a member of the first etcd.
 func (s *survey) etcdMember() {
 	if !s.managed() || !s.has(clusterv1alpha1.RoleEtcd) || s.Presence.Member != presence.Absent {
 		return
