@@ -244,7 +244,11 @@ func (c *conn) node() *node.Node {
 }
 
 // facts writes what a host of two cores says that was just installed.
-func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
+func (c *conn) facts(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	script, err := io.ReadAll(stdin)
+	if err != nil {
+		return fmt.Errorf("host %s: read the script: %w", c.name, err)
+	}
 	values := map[string]string{
 		"uid": "0", "hostname": c.name, "machine-id": hex.EncodeToString(sum(c.name)[:16]), "boot-id": c.name,
 		"init": "systemd", "os-release": "ID=debian", "arch": "x86_64", "kernel": "6.1.0", "cpus": "2", "cgroup": "2",
@@ -276,6 +280,11 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	for _, path := range c.found("/etc/kubernetes/*.conf", "/etc/kubernetes/pki", "/var/lib/etcd/member", "/var/lib/kubelet/pki") {
 		fact("leftover", path)
 	}
+	if _, rest, ok := strings.Cut(string(script), "\netcd_log='"); ok {
+		if log, _, _ := strings.Cut(rest, "'"); log != "" {
+			fact("etcd-log", map[bool]string{true: "present", false: "absent"}[len(c.found(log+"/*.wal")) > 0])
+		}
+	}
 	if _, err := os.Stat(filepath.Join(c.fleet.Root(c.name), node.AgentPath)); err != nil {
 		for _, path := range c.found(node.Dir+"/state.json", node.Dir+"/state.json.bak") {
 			record, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), path))
@@ -300,7 +309,7 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	}
 	clock()
 	fact("orrery-facts", "end")
-	_, err := stdout.Write(b.Bytes())
+	_, err = stdout.Write(b.Bytes())
 	return err
 }
 

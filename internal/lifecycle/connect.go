@@ -44,6 +44,8 @@ type connection struct {
 	brings sync.Mutex
 	agent  string
 	log    io.WriteCloser // nil when nothing is recorded
+	// etcdLog is the directory with the write-ahead log of etcd, or empty.
+	etcdLog string
 
 	mu   sync.Mutex
 	conn host.Conn
@@ -175,7 +177,7 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (_ *connectio
 	if err != nil {
 		return nil, plan.Facts{}, intent.Refused, err
 	}
-	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn}
+	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn, etcdLog: plan.EtcdLog(r.spec)}
 	defer func() {
 		if err != nil {
 			c.notef("facts: %v", err)
@@ -197,7 +199,7 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (_ *connectio
 func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	var out bytes.Buffer
 	asked := time.Now()
-	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath)), &out); err != nil {
+	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath, c.etcdLog)), &out); err != nil {
 		return plan.Facts{}, fmt.Errorf("ask for facts: %w", err)
 	}
 	f, err := facts.Parse(out.Bytes(), asked, time.Now())

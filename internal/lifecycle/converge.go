@@ -25,8 +25,7 @@ func (g *latch) pass() { g.once.Do(func() { close(g.open) }) }
 // converge changes every reached host to match the plan, and applies the objects of the cluster.
 //
 // The hosts are changed in the waves of a rollout. Hosts of one wave do not wait for each other.
-// The last step of a stage is a probe that succeeds when etcd has a quorum or the API server
-// answers.
+// A stage ends with probes, which succeed when etcd has a quorum or the API server answers.
 func (r *run) converge(ctx context.Context) error {
 	work, err := r.rehearse(ctx, r.work())
 	if err != nil {
@@ -35,6 +34,7 @@ func (r *run) converge(ctx context.Context) error {
 	works, mends := make([]plan.Work, 0, len(work)), map[string]bool{}
 	for _, w := range work {
 		works, mends[w.Host.Name] = append(works, w.Work), w.mends
+		r.changing[w.Host.Name] = true
 	}
 	rollout := r.makeRollout(works, mends)
 	if len(work) > 0 {

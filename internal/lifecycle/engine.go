@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -221,6 +223,10 @@ type run struct {
 	ended   []string          // UIDs of the runs of the cluster that have ended
 	keeper  *leaseKeeper      // nil until the run has leases
 	agents  agents
+
+	identity sync.Mutex      // guards state.KubeSystemUID
+	changing map[string]bool // hosts that converge changes
+	applied  map[string]bool // groups of objects that were applied and differed
 }
 
 // begin checks the spec and loads the state. If rec is nil, the run only reads, for a preflight or
@@ -247,6 +253,7 @@ func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 		Engine: e, rec: rec, op: op, spec: spec, roles: roles, state: state,
 		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, away: map[string]away{}, failed: map[string]error{},
 		files: map[string]catalog.File{}, keys: state.Planned(),
+		changing: map[string]bool{}, applied: map[string]bool{},
 	}
 	if rec != nil {
 		if err := r.learnEnded(ctx); err != nil {

@@ -45,6 +45,9 @@ func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision)
 	if len(r.facts) == 0 {
 		return findings, nil
 	}
+	if err := r.observeHosts(ctx); err != nil {
+		return nil, err
+	}
 	in, err := r.input(ctx)
 	if err != nil {
 		return nil, err
@@ -127,9 +130,10 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	return r.changes, e.keepKeys(ctx, r.state, before)
 }
 
-// keepKeys saves new keys and digests that a plan was made with, and nothing else of its state. If
-// a run holds the lock, keepKeys saves nothing, because the run saves its own. Renewed leaves are
-// saved only if the saved ones are still those in before.
+// keepKeys saves new keys and digests that a plan was made with, and the UID of kube-system if none
+// was known. It saves nothing else of the state. If a run holds the lock, keepKeys saves nothing,
+// because the run saves its own. Renewed leaves are saved only if the saved ones are still those in
+// before.
 func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) error {
 	unlock, err := e.Env.Lock(ctx, e.Cluster)
 	if err != nil {
@@ -148,6 +152,7 @@ func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) e
 	fill(kept.Authorities, made.Authorities)
 	fill(kept.Keys, made.Keys)
 	fill(kept.Digests, made.Digests)
+	kept.KubeSystemUID = cmp.Or(kept.KubeSystemUID, made.KubeSystemUID)
 	if maps.EqualFunc(kept.Renewed, before, pki.KeyPair.Equal) {
 		kept.Renewed = made.Renewed
 	}
@@ -292,6 +297,9 @@ func (r *run) makePlan(ctx context.Context) error {
 		return err
 	}
 	r.fixEtcdBootstrap()
+	if err := r.observeHosts(ctx); err != nil {
+		return err
+	}
 	in, err := r.input(ctx)
 	if err != nil {
 		return err
@@ -328,7 +336,9 @@ func (r *run) fixEtcdBootstrap() {
 	}
 	hosts := r.roles[clusterv1alpha1.RoleEtcd]
 	if r.state.Applied == nil && !r.etcdStarted() {
-		clear(r.state.EtcdBootstrap) // the record is from another spec, and no etcd has started with it
+		// The record is from another spec, and no etcd has started with it.
+		clear(r.state.EtcdBootstrap)
+		r.state.KubeSystemUID = ""
 	}
 	fresh := len(r.state.EtcdBootstrap) == 0
 	var members []string

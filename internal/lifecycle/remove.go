@@ -200,6 +200,7 @@ func (r *run) planLeave(ctx context.Context, names []string) error {
 	if err := r.makePlan(ctx); err != nil {
 		return err
 	}
+	maps.Copy(all, r.facts) // with what the cluster shows of the hosts
 	r.facts = all
 	before, after := r.leaveSteps(names)
 	r.changes.SetCluster(slices.Concat(before, r.changes.Steps, after), r.changes.Content)

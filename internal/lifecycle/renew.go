@@ -275,6 +275,9 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	if err := r.bringAgents(ctx); err != nil {
 		return err
 	}
+	if err := r.refuseLostData(ctx); err != nil {
+		return err
+	}
 	if err := r.renewApplied(ctx); err != nil {
 		return err
 	}

@@ -174,7 +174,7 @@ func (r *run) bringHost(ctx context.Context, t plan.Task, w hostWork, apiReady *
 		}
 		r.rec.stage(t.Host, string(stage.ID))
 		w.conn.notef("stage %s", stage.ID)
-		req := node.Request{Steps: stage.Steps}
+		req := node.Request{Steps: stage.Steps, Again: w.Again}
 		if i == 0 {
 			req.Remove = t.Remove
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/intent"
@@ -37,6 +39,9 @@ type State struct {
 	Digests map[string]string `json:"digests"`
 	// EtcdBootstrap has, by host, how its etcd first started.
 	EtcdBootstrap map[string]plan.EtcdBootstrap `json:"etcdBootstrap"`
+	// KubeSystemUID is the UID of namespace kube-system, which identifies the data of etcd. It is
+	// empty until an API server has shown it.
+	KubeSystemUID types.UID `json:"kubeSystemUID,omitempty"`
 	// Specs are the applied, previous and wanted specs.
 	intent.Specs
 

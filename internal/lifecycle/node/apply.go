@@ -285,7 +285,7 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 	hash := step.Hash()
 	r := s.state.find(step.ID)
 	same := r != nil && r.Complete && r.Hash == hash
-	if same && step.Probe == nil {
+	if same && step.Probe == nil && !slices.Contains(s.request.Again, step.ID) {
 		applied, err := kindOf(r.Step)
 		if err != nil {
 			return "", "", err

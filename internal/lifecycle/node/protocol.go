@@ -39,6 +39,8 @@ type Request struct {
 	Remove []string `json:"remove,omitempty"`
 	// Steps to do, in this order.
 	Steps []plan.Step `json:"steps,omitempty"`
+	// Again are the IDs of steps that are done even if the host matches them. A unit is restarted.
+	Again []string `json:"again,omitempty"`
 	// RemoveAll undoes every applied step, the latest first, and then removes the agent and its files.
 	RemoveAll bool `json:"removeAll,omitempty"`
 }

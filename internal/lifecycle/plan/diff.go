@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/pmezard/go-difflib/difflib"
+
+	"orrery.dev/orrery/internal/presence"
 )
 
 // Op is what is done with a step.
@@ -117,7 +119,7 @@ func Diff(p *Plan, facts map[string]Facts, old *Plan) *Changes {
 	applied := map[string][]AppliedStep{}
 	for _, h := range p.Hosts {
 		applied[h.Name] = facts[h.Name].Applied.Steps
-		c.Items = append(c.Items, diffHost(h, applied[h.Name], before[h.Name])...)
+		c.Items = append(c.Items, diffHost(h, facts[h.Name], before[h.Name])...)
 	}
 	c.OnHosts = hash(struct {
 		Plan    string
@@ -152,7 +154,8 @@ func placesOf(p *Plan) map[string]map[string]place {
 	return all
 }
 
-func diffHost(h Host, applied []AppliedStep, before map[string]place) []Change {
+func diffHost(h Host, facts Facts, before map[string]place) []Change {
+	applied := facts.Applied.Steps
 	gone := make(map[string]AppliedStep, len(applied))
 	for _, a := range applied {
 		gone[a.ID] = a
@@ -175,6 +178,8 @@ func diffHost(h Host, applied []AppliedStep, before map[string]place) []Change {
 				change.Op, change.Detail = OpRepair, "was begun and not finished"
 			case a.Drift != "":
 				change.Op, change.Detail = OpRepair, a.Drift
+			case s.ID == stepKubeletUnit && facts.Presence.Node == presence.Absent:
+				change.Op, change.Detail = OpRepair, missingNode
 			default:
 				continue
 			}

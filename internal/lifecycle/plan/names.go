@@ -57,6 +57,7 @@ const (
 	caFile           = pkiDir + "/ca.crt"
 	adminFile        = configDir + "/admin.conf"
 	backendsFile     = configDir + "/loadbalancer"
+	establishedFile  = configDir + "/etcd.env"
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
@@ -92,6 +93,12 @@ const (
 
 // StepEtcdUnit starts etcd. From then on the initial members are fixed.
 const StepEtcdUnit = "etcd/unit"
+
+// stepEtcdProbe succeeds when etcd has a quorum. stepEtcdEstablished records that on the host.
+const (
+	stepEtcdProbe       = "etcd/probe"
+	stepEtcdEstablished = "etcd/established"
+)
 
 // StepAPIServerUnit starts the API server.
 const StepAPIServerUnit = "apiserver/unit"

@@ -1,6 +1,10 @@
 package plan
 
-import "slices"
+import (
+	"slices"
+
+	"orrery.dev/orrery/internal/presence"
+)
 
 // stepKubeletUnit starts the kubelet. A host with this step is a node.
 const stepKubeletUnit = "kubelet" + suffixUnit
@@ -12,13 +16,17 @@ type Work struct {
 	// succeeded yet. Other hosts may wait for an unbuilt host, such as etcd members for their quorum.
 	// An unbuilt host may nevertheless run components whose restart disturbs the cluster.
 	Fresh, Unbuilt bool
-	// Node is true if the host is, or was, a node. Unregistered is true if it has no kubelet yet.
+	// Node is true if the host is, or was, a node. Unregistered is true if it has no kubelet yet, or
+	// its Node is gone.
 	Node, Unregistered bool
 	// Member is true if etcd was started on the host.
 	Member bool
 	// Stages with changes, and steps to undo before them.
 	Stages []Stage
 	Remove []string
+	// Again are the steps that are done although the host matches them, because the cluster lacks what
+	// they make.
+	Again []string
 	// Changes of the host.
 	Changes []Change
 	// Restarts is what the changes restart on the host.
@@ -35,7 +43,8 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 		}
 		w := Work{Host: h, Fresh: f.Applied.Cluster == "", Unbuilt: unbuilt(h, f.Applied)}
 		is, was := isNode(h, Applied{}), isNode(Host{}, f.Applied)
-		w.Node, w.Unregistered = is || was, is && !was
+		noNode := f.Presence.Node == presence.Absent
+		w.Node, w.Unregistered = is || was, is && (!was || noNode)
 		w.Member = slices.ContainsFunc(f.Applied.Steps, func(s AppliedStep) bool { return s.ID == StepEtcdUnit })
 		changed := map[StageID]bool{}
 		for _, i := range changes.Items {
@@ -43,6 +52,9 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 				continue
 			}
 			w.Changes = append(w.Changes, i)
+			if noNode && i.Step == stepKubeletUnit && i.Op == OpRepair {
+				w.Again = append(w.Again, i.Step)
+			}
 			if i.Op == OpRemove {
 				w.Remove = append(w.Remove, i.Step)
 			} else {
