@@ -188,7 +188,7 @@ func (s *Search) types(ctx context.Context, one collection, p params) (out []sch
 		if !one.has(p, gvr, t.GroupVersionKind.Kind) || slices.Contains(out, gvr) {
 			continue
 		}
-		visible, err := s.mayName(ctx, gvr)
+		visible, err := s.mayName(ctx, t)
 		if err != nil {
 			return nil, err
 		}

@@ -246,7 +246,7 @@ func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error
 	for _, g := range out.Groups {
 		row := metav1.TableRow{}
 		for _, value := range g.Values {
-			row.Cells = append(row.Cells, or(value, "<none>"))
+			row.Cells = append(row.Cells, neutralCell(or(value, "<none>")))
 		}
 		row.Cells = append(row.Cells, g.Objects)
 		table.Rows = append(table.Rows, row)

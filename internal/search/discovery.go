@@ -16,6 +16,7 @@ import (
 
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
 )
 
 // aggregated is the media type of discovery in one document.
@@ -36,12 +37,18 @@ type catalogue map[string]map[string][]member.API
 // catalogue of one cluster, or the union over all. A type that is namespaced in any
 // cluster is namespaced in the union, so that clients can ask for one namespace as well
 // as for all; a request for all of them finds the objects of either scope, and says so.
-func (s *Search) catalogue(cluster string) catalogue {
+func (s *Search) catalogue(cluster string) catalogue { return catalogueOf(s.typesIn(cluster)) }
+
+// typesIn returns the types that are mirrored from one cluster, or from any.
+func (s *Search) typesIn(cluster string) []mirror.Type {
+	return slices.DeleteFunc(slices.Clone(s.Mirror.Types()), func(t mirror.Type) bool {
+		return cluster != "" && !slices.Contains(t.Clusters, cluster)
+	})
+}
+
+func catalogueOf(mirrored []mirror.Type) catalogue {
 	c := catalogue{}
-	for _, t := range s.Mirror.Types() {
-		if cluster != "" && !slices.Contains(t.Clusters, cluster) {
-			continue
-		}
+	for _, t := range mirrored {
 		gvk := t.GroupVersionKind
 		if c[gvk.Group] == nil {
 			c[gvk.Group] = map[string][]member.API{}
@@ -61,44 +68,34 @@ func (s *Search) catalogue(cluster string) catalogue {
 	return c
 }
 
-// mayName reports whether the caller may know that the fleet has a type: of Kubernetes' own types
-// everybody may, of others a caller who may list it somewhere.
-func (s *Search) mayName(ctx context.Context, gvr schema.GroupVersionResource) (bool, error) {
-	if known.IsGroupRegistered(gvr.Group) {
-		return true, nil
+// mayName reports whether the caller may know that the fleet has a type. Of Kubernetes' own types
+// everybody may, of others a caller who may list it somewhere. Who may list a type in some
+// namespaces may know it only from the clusters that are open to one of them.
+func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
+	seen, err := s.authorize(ctx, location{GroupVersionResource: t.GroupVersionResource()}, params{}, "list")
+	switch {
+	case apierrors.IsForbidden(err):
+		return known.IsGroupRegistered(t.GroupVersionKind.Group), nil
+	case err != nil:
+		return false, err
 	}
-	err := s.admit(ctx, location{GroupVersionResource: gvr}, nil, "list")
-	if apierrors.IsForbidden(err) {
-		return false, nil
-	}
-	return err == nil, err
+	return seen.fence == nil || slices.ContainsFunc(t.Clusters, func(c string) bool { return !seen.closed(c) }), nil
 }
 
-// catalogueFor is the catalogue of one cluster, or of all, without the types of which the caller
-// may not know.
+// catalogueFor is the catalogue of one cluster, or of all, without the types that the caller may not
+// know.
 func (s *Search) catalogueFor(ctx context.Context, cluster string) (catalogue, error) {
-	c := s.catalogue(cluster)
-	for group, versions := range c {
-		for v, types := range versions {
-			visible := make([]member.API, 0, len(types))
-			for _, t := range types {
-				ok, err := s.mayName(ctx, t.GroupVersionResource())
-				if err != nil {
-					return nil, err
-				}
-				if ok {
-					visible = append(visible, t)
-				}
-			}
-			if versions[v] = visible; len(visible) == 0 {
-				delete(versions, v)
-			}
+	var visible []mirror.Type
+	for _, t := range s.typesIn(cluster) {
+		ok, err := s.mayName(ctx, t)
+		if err != nil {
+			return nil, err
 		}
-		if len(versions) == 0 {
-			delete(c, group)
+		if ok {
+			visible = append(visible, t)
 		}
 	}
-	return c, nil
+	return catalogueOf(visible), nil
 }
 
 // groups by name, without the core group, which has a root of its own.

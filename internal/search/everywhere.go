@@ -128,7 +128,7 @@ func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]loc
 			slices.ContainsFunc(terms, func(term query.Term) bool { return term.IsKind(gvr.Group, kindNames(kind{API: t.API})) == term.Not }) {
 			continue
 		}
-		visible, err := s.mayName(ctx, gvr)
+		visible, err := s.mayName(ctx, t)
 		if err != nil {
 			return nil, err
 		}

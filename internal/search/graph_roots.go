@@ -147,7 +147,7 @@ func (g *walk) rootType(ctx context.Context) (schema.GroupResource, error) {
 		if !named.IsKind(gr.Group, kindNames(kind{API: t.API})) || slices.Contains(found, gr) {
 			continue
 		}
-		visible, err := g.mayName(ctx, t.GroupVersionResource())
+		visible, err := g.mayName(ctx, t)
 		if err != nil {
 			return gr, err
 		}

@@ -13,11 +13,11 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 )
 
-// versions and moments are what differs in the answers of two stores, and between two answers of
+// versions and instants are what differs in the answers of two stores, and between two answers of
 // one.
 var (
 	versions = regexp.MustCompile(`"(resourceVersion|continue|milliseconds)":("[^"]*"|\d+)`)
-	moments  = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
+	instants = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
 )
 
 // tenantsFleet has two clusters that the namespace shop may use, and with hidden a third, pine,
@@ -84,7 +84,7 @@ func (f *fleet) said(t *testing.T, method, path, accept string) string {
 		}
 	}
 	slices.Sort(headers)
-	return resp.Status + "\n" + strings.Join(headers, "\n") + "\n" + moments.ReplaceAllString(versions.ReplaceAllString(string(body), `"$1":`), "then")
+	return resp.Status + "\n" + strings.Join(headers, "\n") + "\n" + instants.ReplaceAllString(versions.ReplaceAllString(string(body), `"$1":`), "then")
 }
 
 // TestHiddenIsAbsent: the answers to a tenant are the same whether a cluster that is closed to

@@ -356,6 +356,9 @@ func (r *runner) finish(o outcome) (last bool) {
 		r.notUntil = time.Now().Add(pause(r.failures))
 		r.say(o.err.Error())
 	}
+	if _, ok := errors.AsType[refused](o.err); ok && o.step == stepRedeem {
+		r.told.refused = o.at.join.hash()
+	}
 	if o.err != nil {
 		return false
 	}

@@ -162,6 +162,7 @@ type told struct {
 	at      [sha256.Size]byte // of the reported access; zero: not reported
 	renewal time.Time         // of the token
 	rights  string            // rights of the join for which other rights were removed
+	refused string            // hash of the join whose token the hub refused; empty: none
 }
 
 // step is an action of the leading agent.
@@ -189,8 +190,8 @@ func next(now time.Time, j *join, s state, t told, at [sha256.Size]byte) step {
 		return stepApply
 	case s.key == nil || s.join != j.hash() && (j.replace || s.gone):
 		return stepKey
-	case s.certificate == nil || s.join != j.hash():
-		return stepRedeem // until then the agents use the certificate that they have
+	case s.certificate == nil || s.join != j.hash() && t.refused != j.hash():
+		return stepRedeem // until then, and if the token is refused, the agents use the certificate that they have
 	case t.rights != j.rights():
 		return stepPrune
 	case now.After(s.certificate.NotAfter):
