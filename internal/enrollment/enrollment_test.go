@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -793,30 +794,32 @@ func (s *slow) Read(p []byte) (int, error) {
 
 // TestLimits: redemptions are limited for each address, which leaves some for others, and for all.
 func TestLimits(t *testing.T) {
-	l := newLimits()
-	taken := func(address string) int {
-		n := 0
-		for l.rates.Allow(address) {
-			n++
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits()
+		taken := func(address string) int {
+			n := 0
+			for l.rates.Allow(address) {
+				n++
+			}
+			return n
 		}
-		return n
-	}
-	if n := taken("192.0.2.1:1"); n < rateOfAddress.Burst || n > rateOfAddress.Burst+10 {
-		t.Errorf("%d from one address", n)
-	}
-	if l.rates.Allow("192.0.2.1:2") {
-		t.Error("another port is another address")
-	}
-	if !l.rates.Allow("192.0.2.2:1") || !l.rates.Allow("[2001:db8::1]:1") {
-		t.Error("an address pays for another")
-	}
-	if taken("[2001:db8::2]:1"); l.rates.Allow("[2001:db8::ffff]:1") {
-		t.Error("a host with many addresses comes as often as it likes")
-	}
-	for i := range 2 * rateOfAll.Burst {
-		l.rates.Allow(fmt.Sprintf("[2001:db8:%x::1]:1", i))
-	}
-	if l.rates.Allow("garbage") {
-		t.Error("more than all may")
-	}
+		if n := taken("192.0.2.1:1"); n < rateOfAddress.Burst || n > rateOfAddress.Burst+10 {
+			t.Errorf("%d from one address", n)
+		}
+		if l.rates.Allow("192.0.2.1:2") {
+			t.Error("another port is another address")
+		}
+		if !l.rates.Allow("192.0.2.2:1") || !l.rates.Allow("[2001:db8::1]:1") {
+			t.Error("an address pays for another")
+		}
+		if taken("[2001:db8::2]:1"); l.rates.Allow("[2001:db8::ffff]:1") {
+			t.Error("a host with many addresses comes as often as it likes")
+		}
+		for i := range 2 * rateOfAll.Burst {
+			l.rates.Allow(fmt.Sprintf("[2001:db8:%x::1]:1", i))
+		}
+		if l.rates.Allow("garbage") {
+			t.Error("more than all may")
+		}
+	})
 }

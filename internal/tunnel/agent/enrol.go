@@ -144,6 +144,8 @@ func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tun
 		return receipt, fmt.Errorf("%s answers %s, and not as a hub does", request.URL.Host, response.Status)
 	case receipt.Gone:
 		return receipt, tunnel.ErrGone
+	case receipt.Refused != "" && (response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError):
+		return receipt, errors.New("the hub cannot answer now: " + receipt.Refused)
 	case receipt.Refused != "":
 		return receipt, refused{receipt.Refused}
 	}
