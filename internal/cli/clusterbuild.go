@@ -14,6 +14,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // joinTimeout bounds how long a cluster that was built may take to join.
@@ -220,7 +221,7 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 		return err
 	}
 	if left := op.Status.Message; left != "" {
-		if err := say(b.err, "%s\n", left); err != nil {
+		if err := say(b.err, "%s\n", neutral.Indented(left)); err != nil {
 			return err
 		}
 	}

@@ -407,6 +407,7 @@ var hostileRuns = map[string]struct {
 		{"pods", "x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}, {"pods", "-C", "elm", "--live", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "name", "--kubeconfig=HUB"}, {"pods", "x", "-o", "name", "-C", "elm", "--kubeconfig=HUB"},
 		{"pods", "-o", "custom-columns=A:.metadata.name,B:.metadata.labels,C:.kind", "--kubeconfig=HUB"}, {"pods", "--server-print=false", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "json", "--kubeconfig=HUB"}, {"things", "--kubeconfig=HUB"},
 		{"things", "-o", "name", "--kubeconfig=HUB"}, {"unknown", "--kubeconfig=HUB"}, {"pods", "-o", "jsonpath-as-json={.items[*].metadata}", "--kubeconfig=HUB"},
+		{"pods", "-n", "shop", "-w", "--kubeconfig=HUB"}, {"pods", "-n", "shop", "-w", "-o", "name", "--kubeconfig=HUB"},
 	}},
 	"describe": {whole: true, runs: [][]string{
 		{"pods", "-n", "shop", "--kubeconfig=HUB"}, {"pod/x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}, {"node", "x", "-C", "elm", "--kubeconfig=HUB"}, {"cm", "x", "-C", "elm", "--kubeconfig=HUB"},

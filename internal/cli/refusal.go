@@ -23,6 +23,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // refusedError is an answer that forbids a request. The message names the right that is missing,
@@ -279,7 +280,7 @@ func (m missingRight) text(member string) string {
 	if m.reason != "" {
 		text += " (" + m.reason + ")"
 	}
-	return harmless(text)
+	return neutral.Line(text)
 }
 
 // givenBy returns the ClusterRole of the hub that is meant to give a right; "" if there is none.

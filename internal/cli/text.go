@@ -125,8 +125,8 @@ func neutralValue(value any) any {
 func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
-		if err != nil {
-			return answer, err
+		if query := r.URL.Query(); err != nil || query.Get("watch") == "true" || query.Get("watch") == "1" {
+			return answer, err // a watch has no end; only its names are printed, through a neutral writer
 		}
 		if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind != "application/json" {
 			return answer, nil

@@ -236,14 +236,16 @@ func (r *run) request(ctx context.Context, c *connection, req node.Request, stre
 	if err := r.bringAgent(ctx, c); err != nil {
 		return err
 	}
+	req.Version = r.spec.Kubernetes.Version
 	return r.send(ctx, c, req, streams...)
 }
 
 // send sends a request to the agent that a host has, and records its events. An empty request takes
-// or extends the lease of the host. A StepError from the agent comes before an error of the
+// or extends the lease of the host; it is sent beside the run, and so must read nothing that a run
+// changes. A StepError from the agent comes before an error of the
 // connection.
 func (r *run) send(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
-	req.Protocol, req.Cluster, req.ClusterID, req.Version = node.Protocol, r.Cluster, r.state.ID, r.spec.Kubernetes.Version
+	req.Protocol, req.Cluster, req.ClusterID = node.Protocol, r.Cluster, r.state.ID
 	req.Lease, req.Ended = r.lease(), r.ended
 	line, err := json.Marshal(req)
 	if err != nil {

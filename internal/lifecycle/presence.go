@@ -184,7 +184,7 @@ func (r *run) refuseLostData(ctx context.Context) error {
 		return err
 	}
 	in := plan.Input{Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, EtcdBootstrap: r.state.EtcdBootstrap}
-	lost := slices.DeleteFunc(blocking(plan.Preflight(in)), func(f plan.Finding) bool { return f.Check != plan.CheckData })
+	lost := slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool { return f.Check != plan.CheckData })
 	if len(lost) > 0 {
 		return &PreflightError{Findings: lost}
 	}
