@@ -39,7 +39,8 @@ func (n *Node) takeLease(ctx context.Context, want plan.Lease, ended []string) e
 	case !free:
 		return &leaseError{held, fmt.Sprintf("operation %s, run by %s, changes this host until %s; wait, or resume or cancel it",
 			held.Operation, held.Holder, held.Expires.Format("15:04:05"))}
-	case want.Epoch < held.Epoch:
+	case want.Epoch < held.Epoch || want.Epoch == held.Epoch && !sameRun(want, held):
+		// Also one with the same epoch, which began and ended after this run had read the host.
 		return &leaseError{held, fmt.Sprintf("epoch %d is over: a later run, %d, has changed this host; plan again", want.Epoch, held.Epoch)}
 	}
 	return n.writeChecked(n.dir(leaseFile), want)

@@ -26,8 +26,10 @@ func TestLease(t *testing.T) {
 		"EarlierRun":       {held: held, want: plan.Lease{Operation: "a", Epoch: 4}, refused: "epoch 4 is over"},
 		"Another":          {held: held, want: plan.Lease{Operation: "b", Epoch: 9}, refused: "operation a, run by anna@desk"},
 		"AnotherIsTooOld":  {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 4}, refused: "epoch 4 is over"},
-		"Expired":          {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 5}},
-		"Released":         {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 5}},
+		"Expired":          {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 6}},
+		"RanMeanwhile":     {held: plan.Lease{Operation: "a", Epoch: 5, Expires: now}, want: plan.Lease{Operation: "b", Epoch: 5}, refused: "epoch 5 is over"},
+		"Released":         {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 6}},
+		"EndedMeanwhile":   {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 5}, refused: "epoch 5 is over"},
 		"ReleasedButOlder": {held: held, release: true, want: plan.Lease{Operation: "b", Epoch: 4}, refused: "epoch 4 is over"},
 		"NoOperation":      {want: plan.Lease{Epoch: 1}, refused: "without an operation"},
 	}
