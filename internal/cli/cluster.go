@@ -396,7 +396,7 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(name string, values ...string) {
 		if value := strings.Join(values, ", "); value != "" {
-			say(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
+			_ = say(t, "%s:\t%s\n", name, value) // Flush reports it
 		}
 	}
 	row("Name", c.Name)
@@ -432,10 +432,10 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	}
 	describeAgent(row, c, time.Now())
 	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
-	say(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
+	_ = say(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") // Flush reports it
 	for _, cond := range c.Status.Conditions {
-		//nolint:errcheck // Flush reports it
-		say(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
+		// Flush reports it.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
 			duration.HumanDuration(time.Since(cond.LastTransitionTime.Time)), cond.Message)
 	}
 	return t.Flush()

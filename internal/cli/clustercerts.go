@@ -59,7 +59,7 @@ func printCertificates(w io.Writer, list []pki.Expiry, now time.Time) error {
 		return say(w, "No certificates are known: the cluster is not built yet, or its state has no keys.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	say(t, "CERTIFICATE\tAUTHORITY\tENDS\tLEFT\tSTATE\n") //nolint:errcheck // Flush reports it
+	_ = say(t, "CERTIFICATE\tAUTHORITY\tENDS\tLEFT\tSTATE\n") // Flush reports it
 	for _, e := range list {
 		state, left := "valid", "none"
 		switch {
@@ -75,7 +75,7 @@ func printCertificates(w io.Writer, list []pki.Expiry, now time.Time) error {
 		if e.IsAuthority() {
 			authority = "itself"
 		}
-		say(t, "%s\t%s\t%s\t%s\t%s\n", e.Name, authority, e.NotAfter.UTC().Format(time.RFC3339), left, state) //nolint:errcheck // Flush reports it
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\n", e.Name, authority, e.NotAfter.UTC().Format(time.RFC3339), left, state)
 	}
 	return t.Flush()
 }

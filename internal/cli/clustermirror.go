@@ -48,8 +48,8 @@ func describeMirror(w io.Writer, m *fleetv1alpha1.ClusterMirror) error {
 	if err := say(w, "\nMirror: %d types, %s\n", len(m.Types), lag); err != nil {
 		return err
 	}
-	//nolint:errcheck // Flush reports it
-	say(t, "\nMIRRORED\tVERSION\tSTATE\tLAG\tOBJECTS\tWHY\n")
+	// Flush reports it.
+	_ = say(t, "\nMIRRORED\tVERSION\tSTATE\tLAG\tOBJECTS\tWHY\n")
 	for _, one := range m.Types {
 		state, why := string(one.State), one.Reason
 		if one.Message != "" {
@@ -62,13 +62,13 @@ func describeMirror(w io.Writer, m *fleetv1alpha1.ClusterMirror) error {
 		if one.Life != "" {
 			objects += " for " + one.Life
 		}
-		//nolint:errcheck // as above
-		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name(one.Group, one.Resource), one.Version, state,
+		// As above.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name(one.Group, one.Resource), one.Version, state,
 			duration.HumanDuration(time.Duration(one.LagSeconds)*time.Second), objects, why)
 	}
-	say(t, "\nNOT MIRRORED\tWHY\n") //nolint:errcheck // as above
+	_ = say(t, "\nNOT MIRRORED\tWHY\n") // as above
 	for _, one := range m.Refused {
-		say(t, "%s\t%s\n", name(one.Group, one.Resource), one.Reason) //nolint:errcheck // as above
+		_ = say(t, "%s\t%s\n", name(one.Group, one.Resource), one.Reason) // as above
 	}
 	if err := t.Flush(); err != nil || len(m.Problems) == 0 {
 		return err

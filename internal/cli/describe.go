@@ -14,6 +14,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	kubectldescribe "k8s.io/kubectl/pkg/cmd/describe"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // describing are the flags of describe.
@@ -89,7 +91,7 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 		var out bytes.Buffer
 		err := d.describe(cmd, h, c, &out)
 		if len(in) > 1 && out.Len() > 0 {
-			before := ""
+			before := neutral.Trusted("")
 			if i > 0 {
 				before = "\n\n"
 			}

@@ -284,7 +284,7 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 		fmt.Fprintln(t, "CLUSTER\tREVISION\tTIME\tCHANGE\tBY\tWHAT") //nolint:errcheck // Flush reports it
 		for i := range changes {
 			c := &changes[i]
-			say(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide)) //nolint:errcheck // as above
+			_ = say(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide))
 		}
 		return t.Flush()
 	}
@@ -382,7 +382,7 @@ func printDeleted(w io.Writer, changes []typedChange, partial bool) error {
 	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush reports it
 	for i := range changes {
 		c := &changes[i]
-		say(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID) //nolint:errcheck // as above
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID)
 	}
 	return t.Flush()
 }

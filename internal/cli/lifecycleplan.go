@@ -84,9 +84,9 @@ func printFindings(w io.Writer, findings []plan.Finding) error {
 		return say(w, "Nothing stands in the way.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	say(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") //nolint:errcheck // Flush reports it
+	_ = say(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") // Flush reports it
 	for _, f := range findings {
-		say(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix) //nolint:errcheck // Flush reports it
+		_ = say(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix)
 	}
 	return t.Flush()
 }

@@ -92,10 +92,10 @@ func (f *stateFlags) printOperations(ctx context.Context, w io.Writer, ops []lif
 		return say(w, "No operations found on this machine, in %s. Those of the hub: kubectl --context hub get operations\n", f.dir)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	say(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") //nolint:errcheck // Flush reports it
+	_ = say(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") // Flush reports it
 	for _, op := range ops {
-		//nolint:errcheck // Flush reports it
-		say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", op.Name, op.Spec.Cluster, op.Spec.Action, f.phase(ctx, &op),
+		// Flush reports it.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", op.Name, op.Spec.Cluster, op.Spec.Action, f.phase(ctx, &op),
 			cmp.Or(count("", op.Status.StepsDone, op.Status.StepsTotal), "-"), took(op.Status.Started, op.Status.Finished),
 			duration.HumanDuration(time.Since(op.CreationTimestamp.Time)))
 	}
@@ -158,7 +158,7 @@ func (f *stateFlags) printOperation(ctx context.Context, w io.Writer, op *lifecy
 	st := &op.Status
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(format string, args ...any) {
-		say(t, format+"\n", args...) //nolint:errcheck // Flush reports it
+		_ = say(t, format+"\n", args...) // Flush reports it
 	}
 	row("Name:\t%s", op.Name)
 	row("Cluster:\t%s", op.Spec.Cluster)

@@ -334,7 +334,7 @@ func printOrphans(s streams, output string, found []orphan, whole bool) error {
 	for i := range found {
 		o := &found[i]
 		resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}
-		say(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason) //nolint:errcheck // Flush reports it
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason)
 	}
 	return t.Flush()
 }

@@ -96,8 +96,8 @@ func printPlacements(w io.Writer, placed []placement) error {
 		if p.Replicas != nil {
 			replicas = strconv.Itoa(int(*p.Replicas))
 		}
-		//nolint:errcheck // Flush reports it
-		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(p.Namespace, "-"), p.Kind, p.Name, p.Cluster, replicas, p.State)
+		// Flush reports it.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(p.Namespace, "-"), p.Kind, p.Name, p.Cluster, replicas, p.State)
 	}
 	return t.Flush()
 }

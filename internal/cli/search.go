@@ -86,10 +86,10 @@ func newSearch(s streams) *cobra.Command {
 func searchTerms() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
-	say(t, "  WORD\ta part of the name\n") //nolint:errcheck // it is memory
+	_ = say(t, "  WORD\ta part of the name\n") // it is memory
 	keys := query.Keys()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		say(t, "  %s\t%s\n", key, keys[key]) //nolint:errcheck // as above
+		_ = say(t, "  %s\t%s\n", key, keys[key]) // as above
 	}
 	_ = t.Flush() // as above
 	return out.String()
@@ -256,13 +256,14 @@ func (f *searching) counted(ctx context.Context, c rest.Interface, text string) 
 		_ = sayRow(t, append(heads, "OBJECTS")...) // Flush reports it
 		for _, g := range counts.Groups {
 			for _, v := range g.Values {
-				say(t, "%s\t", cmp.Or(v, "<none>")) //nolint:errcheck // as above
+				_ = say(t, "%s\t", cmp.Or(v, "<none>")) // as above
 			}
-			say(t, "%d\n", g.Objects) //nolint:errcheck // as above
+			_ = say(t, "%d\n", g.Objects) // as above
 		}
-		total := make([]string, max(len(counts.By), 1))
-		total[0] = "TOTAL"
-		_ = sayRow(t, append(total, strconv.FormatInt(counts.Total, 10))...) // as above
+		by := max(len(counts.By), 1)
+		total := make([]string, by+1)
+		total[0], total[by] = "TOTAL", strconv.FormatInt(counts.Total, 10)
+		_ = sayRow(t, total...) // as above
 		return t.Flush()
 	})
 }
@@ -281,19 +282,19 @@ func (f *searching) explained(ctx context.Context, c rest.Interface, text string
 		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 		fmt.Fprint(t, "TERM\tMEANS\tBY\n") //nolint:errcheck // Flush reports it
 		for _, term := range x.Terms {
-			say(t, "%s\t%s\t%s\n", term.Term, term.Means, term.How) //nolint:errcheck // as above
+			_ = say(t, "%s\t%s\t%s\n", term.Term, term.Means, term.How) // as above
 		}
 		fmt.Fprint(t, "\nKIND\tREAD\tFOUND\n") //nolint:errcheck // as above
 		read, found := 0, 0
 		for _, k := range x.Kinds {
 			read, found = read+k.Read, found+k.Found
-			say(t, "%s\t%d\t%d\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Read, k.Found) //nolint:errcheck // as above
+			_ = say(t, "%s\t%d\t%d\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Read, k.Found)
 		}
 		if len(x.LeftOut) > 0 {
 			fmt.Fprint(t, "\nLEFT OUT\tWHY\n") //nolint:errcheck // as above
 		}
 		for _, k := range x.LeftOut {
-			say(t, "%s\t%s\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Why) //nolint:errcheck // as above
+			_ = say(t, "%s\t%s\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Why)
 		}
 		if err := t.Flush(); err != nil {
 			return err

@@ -301,8 +301,8 @@ func (m *measuring) nodes(ctx context.Context, args []string) error {
 	for i := range rows {
 		r := &rows[i]
 		size := sizes[r.cluster()+"/"+r.Name]
-		//nolint:errcheck // as above
-		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
+		// As above.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
 			cores(r.Usage.Cpu()), part(r.Usage.Cpu(), size.Cpu()), mebibytes(r.Usage.Memory()), part(r.Usage.Memory(), size.Memory()))
 	}
 	return t.Flush()

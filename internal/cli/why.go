@@ -155,10 +155,10 @@ func policyWithReason(p fleetv1alpha1.ExplainedPolicy) string {
 
 func printSection[T any](out *strings.Builder, title string, all []T, line func(T) string) {
 	if len(all) > 0 {
-		say(out, "\n%s\n", title)
+		_ = say(out, "\n%s\n", title)
 	}
 	for _, one := range all {
-		say(out, "  %s\n", line(one))
+		_ = say(out, "  %s\n", line(one))
 	}
 }
 
@@ -203,7 +203,7 @@ func printWhyClusters(out *strings.Builder, e *fleetv1alpha1.PlacementExplanatio
 			}
 			why = append(why, said)
 		}
-		say(t, "%s\t%s\t%s\t%s\n", c.Name, placed, replicas, strings.Join(why, "; ")) //nolint:errcheck // it is memory
+		_ = say(t, "%s\t%s\t%s\t%s\n", c.Name, placed, replicas, strings.Join(why, "; "))
 	}
 	_ = t.Flush() // as above
 	return left

@@ -147,6 +147,17 @@ func (at *location) translate(p *params) error {
 	return nil
 }
 
+// shownAs returns a group and those whose types can be shown as types of it.
+func shownAs(group string) []string {
+	groups := []string{group}
+	for _, v := range conversions {
+		if v.to.Group == group {
+			groups = append(groups, v.from.Group)
+		}
+	}
+	return groups
+}
+
 // addConverted adds what is not mirrored but can be shown.
 func (c catalogue) addConverted() {
 	for _, v := range conversions {

@@ -68,14 +68,22 @@ func catalogueOf(mirrored []mirror.Type) catalogue {
 	return c
 }
 
+// isOfKubernetes reports whether a group is one of Kubernetes' own. Everybody may know that the
+// fleet has its types: without them "kubectl get pods" would not say that the caller may not list
+// pods, or that there are none, but that pods do not exist.
+func isOfKubernetes(group string) bool { return known.IsGroupRegistered(group) }
+
 // mayName reports whether the caller may know that the fleet has a type. Of Kubernetes' own types
 // everybody may, of others a caller who may list it somewhere. Who may list a type in some
 // namespaces may know it only from the clusters that are open to one of them.
 func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
+	if isOfKubernetes(t.GroupVersionKind.Group) {
+		return true, nil
+	}
 	seen, err := s.authorize(ctx, location{GroupVersionResource: t.GroupVersionResource()}, params{}, "list")
 	switch {
 	case apierrors.IsForbidden(err):
-		return known.IsGroupRegistered(t.GroupVersionKind.Group), nil
+		return false, nil
 	case err != nil:
 		return false, err
 	}
@@ -83,10 +91,14 @@ func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
 }
 
 // catalogueFor is the catalogue of one cluster, or of all, without the types that the caller may not
-// know.
-func (s *Search) catalogueFor(ctx context.Context, cluster string) (catalogue, error) {
+// know. It has all groups, or only those that are named. Each type is reviewed: an authorizer may
+// refuse one type to a caller who may list all others.
+func (s *Search) catalogueFor(ctx context.Context, cluster string, groups ...string) (catalogue, error) {
+	types := slices.DeleteFunc(s.typesIn(cluster), func(t mirror.Type) bool {
+		return len(groups) > 0 && !slices.Contains(groups, t.GroupVersionKind.Group)
+	})
 	var visible []mirror.Type
-	for _, t := range s.typesIn(cluster) {
+	for _, t := range types {
 		ok, err := s.mayName(ctx, t)
 		if err != nil {
 			return nil, err
@@ -113,7 +125,11 @@ func (c catalogue) versions(group string) []string {
 
 // discover answers with what is mirrored, as far as the caller may know of it.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
-	c, err := s.catalogueFor(r.Context(), at.cluster)
+	var groups []string // of the document; none: it has all
+	if at.Version != "" || at.Group != "" {
+		groups = shownAs(at.Group)
+	}
+	c, err := s.catalogueFor(r.Context(), at.cluster, groups...)
 	if err != nil {
 		return err
 	}

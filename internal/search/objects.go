@@ -45,7 +45,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 	at = s.source(at)
 	query := r.URL.Query()
-	if err := s.admit(r.Context(), at, query, verbOf(at, query)); err != nil {
+	if err := s.admit(r.Context(), at, firstNamespace(query), verbOf(at, query)); err != nil {
 		return err
 	}
 	p, err := parseParams(query)
@@ -283,7 +283,8 @@ type kind struct {
 	clusters []string
 	// others have the type in another version, by that version.
 	others map[string][]string
-	// scopes are the clusters by whether the type is namespaced there.
+	// scopes are the clusters by whether the type is namespaced there. It has a key for each scope
+	// that the type has anywhere, also where the caller sees nothing.
 	scopes map[bool][]string
 	// partial is true when not every cluster with the type is asked.
 	partial bool
@@ -296,7 +297,8 @@ type kind struct {
 }
 
 // find looks the type up in the clusters asked for: nil for all. A type that only clusters have
-// in which the caller sees nothing is none.
+// in which the caller sees nothing is none, unless it is one of Kubernetes' own: no cluster has
+// objects of that for the caller.
 func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
@@ -305,7 +307,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	if at.cluster != "" {
 		only = []string{at.cluster}
 	}
-	served := map[bool]bool{} // by scope, in whatever cluster the caller may see something
+	served := map[bool]bool{} // by scope, in any cluster where the caller may see something
 	wanted := sets.New(only...)
 	hidden := false
 	missing := func(what string) error {
@@ -324,7 +326,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 		}
 		visible := slices.Clone(t.Clusters)
 		if seen.fence != nil {
-			if visible = slices.DeleteFunc(visible, seen.closed); len(visible) == 0 {
+			if visible = slices.DeleteFunc(visible, seen.closed); len(visible) == 0 && !isOfKubernetes(at.Group) {
 				hidden = true
 				continue
 			}

@@ -153,7 +153,7 @@ func (s scope) narrow(k *kind) error {
 	if s.fence == nil {
 		return nil
 	}
-	if s.refused != nil && len(k.scopes[true]) == 0 {
+	if _, namespaced := k.scopes[true]; s.refused != nil && !namespaced {
 		return s.refused
 	}
 	k.partial = true

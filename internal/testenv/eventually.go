@@ -6,7 +6,7 @@ import (
 )
 
 // Patience is how long something may take that should take a moment, on a busy machine.
-const Patience = time.Minute
+const Patience = 3 * time.Minute
 
 // pollInterval is short beside everything that is waited for.
 const pollInterval = 20 * time.Millisecond
