@@ -120,11 +120,13 @@ bench: build lab browser ## Measure the figures of docs/benchmarks.md
 	go test -timeout 240m -tags bench -run '^$$' -bench . -benchtime 1x ./test/bench ./internal/lifecycle ./test/lab
 	go test -run '^$$' -bench Decide ./internal/placement
 	go test -run '^$$' -bench Room ./internal/mirror
+	go test -run '^$$' -bench ClusterAccesses ./internal/access ./internal/fleet
 	OBJECTS=100000 go test -timeout 30m -run '^$$' -bench Write -benchtime 1x ./internal/store
 	@store=$$(mktemp -d) && trap 'rm -rf "$$store"' EXIT && export STORE="$$store" && \
 	OBJECTS=100000 STEADY=60 go test -timeout 60m -run '^$$' -bench Million -benchtime 1x ./internal/store && \
 	go test -timeout 30m -run '^$$' -bench 'Fleet|Watches|CEL|List' -benchtime 1x ./internal/search
 	go test -run '^$$' -bench 'Graph$$' -benchtime 40x ./internal/search
+	go test -timeout 30m -run '^$$' -bench Bounds -benchtime 1x ./internal/search
 	go test -timeout 30m -run '^$$' -bench Deep -benchtime 1x ./internal/store
 	go test -timeout 30m -run '^$$' -bench Windows -benchtime 1x ./internal/live
 	BENCH=1 hack/console.sh

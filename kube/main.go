@@ -21,7 +21,11 @@ import (
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl's auth plugins
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/cli"
 	"k8s.io/component-base/logs"
 	_ "k8s.io/component-base/logs/json/register"          // --logging-format=json
@@ -92,10 +96,17 @@ func runKubectl() int {
 
 // runKwok runs KWOK with its own fast stages (a node is ready at once and renews its
 // lease, a pod runs and is ready at once, a Job's pod completes) unless --config names
-// others.
+// others. The file that KWOK_CONTAINER_LOG names is the log of every container then. With
+// --manage-all-nodes it takes the nodes over from a KWOK that has ended.
 func runKwok() int {
+	if slices.Contains(os.Args, "--manage-all-nodes") {
+		if err := releaseNodes(context.Background(), flagValue("--kubeconfig")); err != nil {
+			// Only the wait for the leases is not saved.
+			fmt.Fprintln(os.Stderr, "kwok: delete the leases of nodes:", err)
+		}
+	}
 	if !slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "--config") }) {
-		stages, err := stagesFile()
+		stages, err := stagesFile(os.Getenv("KWOK_CONTAINER_LOG"))
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "kwok: keep stages:", err)
 			return 1
@@ -124,16 +135,55 @@ func runKwok() int {
 	return 0
 }
 
-// stagesFile holds the stages in memory; KWOK reads them by name.
-func stagesFile() (*os.File, error) {
+// clusterLogs gives every container the log in a file.
+const clusterLogs = `apiVersion: kwok.x-k8s.io/v1alpha1
+kind: ClusterLogs
+metadata: {name: simulated}
+spec: {logs: [{logsFile: %q}]}
+`
+
+// flagValue returns the value of a flag of the command line; empty: it is not there.
+func flagValue(name string) string {
+	for i, arg := range os.Args {
+		if value, ok := strings.CutPrefix(arg, name+"="); ok {
+			return value
+		}
+		if arg == name && i+1 < len(os.Args) {
+			return os.Args[i+1]
+		}
+	}
+	return ""
+}
+
+// releaseNodes deletes the leases of all nodes. Each start of KWOK is another holder, and would
+// wait until the leases of the one before have run out, up to 200 s.
+func releaseNodes(ctx context.Context, kubeconfig string) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	c, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	return c.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+}
+
+// stagesFile holds the stages, and the log of containers if it has a path, in memory; KWOK reads
+// them by name.
+func stagesFile(log string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("stages", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd))
-	_, err = f.WriteString(strings.Join([]string{
+	all := []string{
 		nodefast.DefaultNodeInit, nodeheartbeat.DefaultNodeHeartbeatWithLease,
 		podfast.DefaultPodReady, podfast.DefaultPodComplete, podfast.DefaultPodDelete,
-	}, "\n---\n"))
+	}
+	if log != "" {
+		all = append(all, fmt.Sprintf(clusterLogs, log))
+	}
+	f := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd))
+	_, err = f.WriteString(strings.Join(all, "\n---\n"))
 	return f, err
 }

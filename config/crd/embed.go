@@ -14,4 +14,4 @@ const SchemaVersionAnnotation = "orrery.dev/schema-version"
 
 // SchemaVersion grows with every change of a schema: fields that an older schema does not have are dropped by the next
 // write, so a server does not install its definitions where those of a newer one are.
-const SchemaVersion = 15
+const SchemaVersion = 16

@@ -11,6 +11,7 @@ package access
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -58,6 +59,9 @@ type grant struct {
 	clusters    *policy.Affinity // nil: none
 	tolerations []corev1.Toleration
 	wrong       error // the invalid part
+
+	version uint64  // a replaced ClusterAccess has another
+	filed   []label // by which Rules finds it
 }
 
 func compile(a *policyv1alpha1.ClusterAccess) *grant {
@@ -83,6 +87,7 @@ func (g *grant) selects(c *scheduler.Cluster) bool {
 type Fence struct {
 	grants  []*grant // sorted by name
 	unknown bool     // the namespace is unknown
+	key     string   // of the versions of the grants
 }
 
 var _ scheduler.Fence = &Fence{}
@@ -119,7 +124,8 @@ func (f *Fence) Tolerates(c *scheduler.Cluster, t *corev1.Taint) bool {
 // Known reports whether the namespace is known. An unknown namespace may use no cluster.
 func (f *Fence) Known() bool { return f == nil || !f.unknown }
 
-// Closed implements scheduler.Fence. The Fence must not be nil.
+// Closed implements scheduler.Fence. The message names ClusterAccesses, which users of a namespace
+// cannot read. The Fence must not be nil.
 func (f *Fence) Closed() string {
 	for _, g := range f.grants {
 		if g.wrong != nil {
@@ -136,10 +142,8 @@ func (f *Fence) Closed() string {
 	}
 }
 
-// Ungranted implements scheduler.Fence. The Fence must not be nil.
-func (f *Fence) Ungranted() string {
-	return f.names() + " does not grant that in clusterTolerations"
-}
+// Ungranted implements scheduler.Fence.
+func (f *Fence) Ungranted() string { return "no ClusterAccess grants that in clusterTolerations" }
 
 // mostNamed is the number of ClusterAccesses that a message names at most.
 const mostNamed = 3
@@ -181,19 +185,27 @@ func (s *Set) Allowed(namespace string, c *scheduler.Cluster) bool {
 	return s.Fence(namespace).Allows(c)
 }
 
-// Rules collects ClusterAccesses and the labels of namespaces, and makes Sets of them. It is not
+// Rules collects ClusterAccesses and the labels of namespaces, and makes Sets of them. Nothing is
+// computed before the first Set. From then on a change looks only at the namespaces and
+// ClusterAccesses that it can concern, by the labels that namespaceSelectors require. Rules is not
 // safe for concurrent use.
 type Rules struct {
 	byDefault  *Fence
-	grants     []*grant // sorted by name
-	namespaces map[string]labels.Set
-	fences     map[string]*Fence // by namespace
-	shared     map[string]*Fence // by the names of the grants
+	grants     grants
+	namespaces objects
+	versions   uint64 // of ClusterAccesses so far
+	compared   uint64 // namespaceSelectors with labels of namespaces, so far
+
+	// fences by namespace; nil before the first Set. shared are those of them that have grants, by
+	// key, and users is how many namespaces have one.
+	fences map[string]*Fence
+	shared map[string]*Fence
+	users  map[*Fence]int
 }
 
 // NewRules returns Rules without any ClusterAccess.
 func NewRules(byDefault Default) *Rules {
-	r := &Rules{namespaces: map[string]labels.Set{}, fences: map[string]*Fence{}, shared: map[string]*Fence{}}
+	r := &Rules{grants: newGrants(), namespaces: newObjects(), shared: map[string]*Fence{}, users: map[*Fence]int{}}
 	if byDefault == None {
 		r.byDefault = &Fence{}
 	}
@@ -202,61 +214,95 @@ func NewRules(byDefault Default) *Rules {
 
 // Set returns the present Set.
 func (r *Rules) Set() *Set {
+	if r.fences == nil {
+		r.fences = make(map[string]*Fence, len(r.namespaces.labels))
+		for name, has := range r.namespaces.labels {
+			r.assign(name, r.fence(has))
+		}
+	}
 	s := &Set{fences: maps.Clone(r.fences)}
-	if len(r.grants) > 0 || r.byDefault != nil {
+	if len(r.grants.named) > 0 || r.byDefault != nil {
 		s.others = &Fence{unknown: true}
 	}
 	return s
 }
 
-// Access adds or replaces a ClusterAccess, and returns the namespaces whose fence changed. The
-// error names the invalid part of the ClusterAccess, which is added all the same.
+// Access adds or replaces a ClusterAccess, and returns the namespaces whose fence is another than
+// in the Sets so far. The error names the invalid part of the ClusterAccess, which is added all
+// the same.
 func (r *Rules) Access(a *policyv1alpha1.ClusterAccess) (changed []string, err error) {
-	i, found := r.find(a.Name)
-	switch {
-	case found && equality.Semantic.DeepEqual(r.grants[i].spec, a.Spec):
-		return nil, r.grants[i].wrong
-	case found:
-		r.grants[i] = compile(a)
-	default:
-		r.grants = slices.Insert(r.grants, i, compile(a))
+	before := r.grants.named[a.Name]
+	if before != nil && equality.Semantic.DeepEqual(before.spec, a.Spec) {
+		return nil, before.wrong
 	}
-	return r.review(), r.grants[i].wrong
+	g := compile(a)
+	r.versions++
+	g.version = r.versions
+	return r.replace(before, g), g.wrong
 }
 
 // RemoveAccess removes a ClusterAccess, and returns the namespaces whose fence changed.
 func (r *Rules) RemoveAccess(name string) (changed []string) {
-	i, found := r.find(name)
-	if !found {
-		return nil
+	if g := r.grants.named[name]; g != nil {
+		return r.replace(g, nil)
 	}
-	r.grants = slices.Delete(r.grants, i, i+1)
-	return r.review()
-}
-
-func (r *Rules) find(name string) (int, bool) {
-	return slices.BinarySearchFunc(r.grants, name, func(g *grant, name string) int { return strings.Compare(g.name, name) })
+	return nil
 }
 
 // Namespace adds a namespace or replaces its labels, and reports whether its fence changed.
 func (r *Rules) Namespace(name string, has labels.Set) (changed bool) {
-	before, known := r.fences[name]
-	r.namespaces[name], r.fences[name] = has, r.fence(has)
-	return !known || r.fences[name] != before
+	if before, known := r.namespaces.labels[name]; known && maps.Equal(before, has) {
+		return false
+	}
+	r.namespaces.set(name, has)
+	return r.fences == nil || r.assign(name, r.fence(has))
 }
 
 // RemoveNamespace removes a namespace.
 func (r *Rules) RemoveNamespace(name string) {
-	delete(r.namespaces, name)
-	delete(r.fences, name)
+	r.namespaces.remove(name)
+	if f, known := r.fences[name]; known {
+		delete(r.fences, name)
+		r.use(f, -1)
+	}
 }
 
-// review computes the fence of every namespace again, and returns the namespaces whose fence
-// changed.
-func (r *Rules) review() (changed []string) {
-	for name, has := range r.namespaces {
-		if f := r.fence(has); f != r.fences[name] {
-			r.fences[name] = f
+// replace replaces a grant by another of the same name (nil: there was none, there is none), and
+// returns the namespaces whose fence changed, sorted.
+func (r *Rules) replace(before, after *grant) (changed []string) {
+	if before != nil {
+		r.grants.remove(before)
+	}
+	if after != nil {
+		r.grants.add(after)
+	}
+	if r.fences == nil {
+		return nil
+	}
+	selected := map[string]bool{} // by after; the others are selected by before alone
+	for i, g := range []*grant{before, after} {
+		if g == nil {
+			continue
+		}
+		for _, name := range r.namespaces.candidates(g.namespaces) {
+			if r.selects(g, r.namespaces.labels[name]) {
+				selected[name] = i == 1
+			}
+		}
+	}
+	type change struct {
+		from *Fence
+		in   bool
+	}
+	next := map[change]*Fence{} // namespaces with one fence get one
+	for name, in := range selected {
+		c := change{r.fences[name], in}
+		f, known := next[c]
+		if !known {
+			f = r.share(c.from.with(before, after, in))
+			next[c] = f
+		}
+		if r.assign(name, f) {
 			changed = append(changed, name)
 		}
 	}
@@ -264,24 +310,71 @@ func (r *Rules) review() (changed []string) {
 	return changed
 }
 
-// fence returns the fence for a namespace with these labels. It is the same pointer as long as the
-// same, unchanged ClusterAccesses select the namespace.
-func (r *Rules) fence(has labels.Set) *Fence {
-	var grants []*grant
-	key := strings.Builder{}
-	for _, g := range r.grants {
-		if g.namespaces.Matches(has) {
-			grants = append(grants, g)
-			key.WriteString(g.name + " ")
-		}
+// with returns the grants of a fence in which before is replaced by after, if in is set.
+func (f *Fence) with(before, after *grant, in bool) (all []*grant) {
+	if f != nil {
+		all = slices.DeleteFunc(slices.Clone(f.grants), func(g *grant) bool { return g == before })
 	}
-	if len(grants) == 0 {
+	if in {
+		i, _ := slices.BinarySearchFunc(all, after, byName)
+		all = slices.Insert(all, i, after)
+	}
+	return all
+}
+
+func byName(a, b *grant) int { return strings.Compare(a.name, b.name) }
+
+func (r *Rules) selects(g *grant, has labels.Set) bool {
+	r.compared++
+	return g.namespaces.Matches(has)
+}
+
+// fence returns the fence for a namespace with these labels.
+func (r *Rules) fence(has labels.Set) *Fence {
+	selecting := slices.DeleteFunc(r.grants.candidates(has), func(g *grant) bool { return !r.selects(g, has) })
+	slices.SortFunc(selecting, byName)
+	return r.share(selecting)
+}
+
+// share returns the fence of namespaces that these grants select, which are sorted by name. It is
+// the same pointer as long as the same, unchanged ClusterAccesses select a namespace.
+func (r *Rules) share(selecting []*grant) *Fence {
+	if len(selecting) == 0 {
 		return r.byDefault
 	}
-	f := r.shared[key.String()]
-	if f == nil || !slices.Equal(f.grants, grants) {
-		f = &Fence{grants: grants}
-		r.shared[key.String()] = f
+	var key []byte
+	for _, g := range selecting {
+		key = binary.AppendUvarint(key, g.version)
+	}
+	f := r.shared[string(key)]
+	if f == nil {
+		f = &Fence{grants: selecting, key: string(key)}
+		r.shared[f.key] = f
 	}
 	return f
+}
+
+// assign sets the fence of a namespace, and reports whether it had another.
+func (r *Rules) assign(namespace string, f *Fence) (changed bool) {
+	before, known := r.fences[namespace]
+	if known && before == f {
+		return false
+	}
+	r.fences[namespace] = f
+	r.use(f, 1)
+	if known {
+		r.use(before, -1)
+	}
+	return true
+}
+
+// use counts the namespaces that have a fence, and forgets a fence that none has.
+func (r *Rules) use(f *Fence, n int) {
+	if f == nil || len(f.grants) == 0 {
+		return
+	}
+	if r.users[f] += n; r.users[f] == 0 {
+		delete(r.users, f)
+		delete(r.shared, f.key)
+	}
 }

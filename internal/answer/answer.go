@@ -53,7 +53,7 @@ func Tagged(w http.ResponseWriter, r *http.Request, mediaType string, document a
 	}
 	tag := fmt.Sprintf("%q", fmt.Sprintf("%X", sha512.Sum512(body)))
 	w.Header().Set("ETag", tag)
-	w.Header().Set("Cache-Control", "public")
+	w.Header().Set("Cache-Control", "private") // callers with other rights get other documents
 	if slices.Contains(r.Header.Values("If-None-Match"), tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,8 @@ func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructur
 	}
 	switch {
 	case live == nil && manifest.GetUID() != "":
-		return nil, false, err // what went meanwhile is not made anew
+		// What went meanwhile is not made anew.
+		return nil, false, cmp.Or(err, fmt.Errorf("write %s: %w", o, errChanged))
 	case live == nil:
 		created = true
 		applied, err = client.Create(ctx, o, manifest.Object)

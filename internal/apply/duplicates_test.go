@@ -37,6 +37,18 @@ func valueAt(o *unstructured.Unstructured, path string) any {
 	return value
 }
 
+// TestWhatWentIsNotWrittenWhole: a manifest that names an object by its UID makes no other object,
+// whether or not the write is forced.
+func TestWhatWentIsNotWrittenWhole(t *testing.T) {
+	manifest := &unstructured.Unstructured{}
+	manifest.SetUID("1")
+	write := &task{queue: &clusterQueue{}, wanted: Wanted{Object: Object{Namespace: "shop", Name: "web"}}}
+	applied, created, err := write.writeWhole(t.Context(), manifest, false)
+	if applied != nil || created || !errors.Is(err, errChanged) {
+		t.Errorf("it returned %v, %v, %v, want errChanged", applied, created, err)
+	}
+}
+
 // Lists with several elements of one key, which API servers create and refuse to apply, are in the cluster as the template has them; so are their edits, and what others set
 // beside them stays.
 func TestElementsWithTheSameKey(t *testing.T) {

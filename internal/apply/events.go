@@ -63,6 +63,9 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	clusters := binding.Clusters(after)
 	if before != nil {
 		if before.Generation == after.Generation && before.DeletionTimestamp.IsZero() == after.DeletionTimestamp.IsZero() {
+			if binding.Ended(before.Status.Runs) != binding.Ended(after.Status.Runs) {
+				a.progressed(after) // what moves waits for nothing that ended
+			}
 			return // only its status changed
 		}
 		clusters = clusters.Union(binding.Clusters(before))

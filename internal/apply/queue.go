@@ -175,6 +175,12 @@ func (q *clusterQueue) addAll() {
 			q.items.Add(item{binding: binding.Name(b)})
 		}
 	}
+	// The results also have what an earlier process recorded here.
+	for _, uid := range q.applier.results.heldIn(q.name()) {
+		if b, ok := q.applier.bindings.ByUID(uid); ok {
+			q.items.Add(item{binding: binding.Name(b)})
+		}
+	}
 	q.addNamespaces()
 }
 

@@ -360,7 +360,7 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	defer a.releasing.Unlock()
 	// A move that has nowhere to go: what matches no cluster any more has no task.
 	nowhere := task && len(b.Spec.Clusters) == 0
-	held := moves && (needed || nowhere || Release(a.placements(b, source, cluster), asked(b, source))[cluster] > 0)
+	held := moves && (needed || nowhere || Release(a.placements(b, source, cluster), a.asked(b, source))[cluster] > 0)
 	leaves := int32(0)
 	if held {
 		leaves = o.Replicas
@@ -391,17 +391,34 @@ func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstru
 	if len(b.Spec.GracefulEvictionTasks) == 0 && !unclaimed {
 		return share, false
 	}
-	stay := Release(a.placements(b, source, cluster), asked(b, source))[cluster]
+	stay := Release(a.placements(b, source, cluster), a.asked(b, source))[cluster]
 	return max(share, min(o.Replicas, share+stay)), stay > 0 && unclaimed // a move never scales up where it moves out
 }
 
 // asked is how many replicas a template asks for that are shared out; 0: they are copied, or the
-// object is placed nowhere and leaves.
-func asked(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) int32 {
+// object is placed nowhere and leaves. The share of a cluster in which the work rests does not
+// count.
+func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) int32 {
 	if b.Spec.Replicas == nil || !binding.Divided(b) || !countsReplicas(source) || len(b.Spec.Clusters)+len(b.Spec.GracefulEvictionTasks) == 0 {
 		return 0
 	}
-	return *b.Spec.Replicas
+	n := *b.Spec.Replicas
+	for _, t := range b.Spec.Clusters {
+		if t.Replicas != nil && a.rests(b, source, t.Name) {
+			n -= *t.Replicas
+		}
+	}
+	return max(0, n)
+}
+
+// rests is true of a cluster in which the work of a binding ended, or is not begun any more.
+// Nothing is available there that a move could cost, and nothing will be.
+func (a *Applier) rests(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
+	if source == nil || !interpreter.Ends(binding.Kind(b).GroupKind()) && len(a.runs.of(b)) == 0 {
+		return false
+	}
+	w := a.work(b, source, cluster)
+	return w.rests() != ""
 }
 
 // placedAs is what a cluster has of a binding under its name.
@@ -452,7 +469,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			r := s.current()
 			// What stays of a copy that was told to let go of some serves, whether or not that was done yet.
 			p = &Placement{Cluster: cluster, Current: there && r.Applied && !r.Stale && r.Digest == o.Digest || shrinks[cluster]}
-			if there && a.reachable(cluster) && !o.Deleting {
+			if there && a.reachable(cluster) && !o.Deleting && !a.rests(b, source, cluster) {
 				p.Available = o.Available
 			}
 			clusters[cluster] = p
@@ -461,6 +478,9 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	}
 	counted := countsReplicas(source)
 	for _, t := range b.Spec.Clusters {
+		if a.rests(b, source, t.Name) {
+			continue // nothing of it will be available there
+		}
 		of(t.Name).Wanted = 1
 		if counted && t.Replicas != nil {
 			of(t.Name).Wanted = *t.Replicas

@@ -256,6 +256,19 @@ func (r *results) clusters(binding types.UID, is func(state) bool) []string {
 	return found
 }
 
+// heldIn returns the bindings whose copies a cluster may hold, as far as its state says.
+func (r *results) heldIn(cluster string) []types.UID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var held []types.UID
+	for binding, clusters := range r.states {
+		if s, ok := clusters[cluster]; ok && !s.gone {
+			held = append(held, binding)
+		}
+	}
+	return held
+}
+
 func (r *results) forget(binding types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,13 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/binding"
 	"orrery.dev/orrery/internal/manifest"
 	"orrery.dev/orrery/internal/mark"
 	"orrery.dev/orrery/internal/mirror"
 	"orrery.dev/orrery/internal/presence"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // What ended is not run again, nothing is created before its mark, and what is not known is not taken for what never was.
@@ -281,4 +285,83 @@ func TestLastCopy(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatEndedHoldsNoMove: what moves out of a cluster does not wait for work that ended in the
+// cluster to which it moves. A Job that failed there, or was deleted there after it was complete,
+// never becomes available.
+func TestWhatEndedHoldsNoMove(t *testing.T) {
+	f := newFleet(t)
+	f.start()
+	f.join("oak", testenv.Kubeconfig(oakServer))
+	f.join("elm", testenv.Kubeconfig(elmServer))
+	oak, elm := f.client(testenv.Config(oakServer)), f.client(testenv.Config(elmServer))
+	for name, tc := range map[string]struct {
+		phase workv1alpha2.RunPhase // of the work in elm
+		late  bool                  // the binding says so after the move only
+	}{
+		"Complete":        {phase: workv1alpha2.RunComplete},
+		"Failed":          {phase: workv1alpha2.RunFailed},
+		"FailedMeanwhile": {phase: workv1alpha2.RunFailed, late: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.t = t
+			defer func() { f.t = f.whole }()
+			template := f.manifestOf(f.adoptable(oak), `{apiVersion: batch/v1, kind: Job, metadata: {name: x, namespace: NAMESPACE},
+				spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}}`)
+			b := f.bind(template, nil, "oak", "elm")
+			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
+			f.result(b, "elm", workv1alpha2.ReasonFullyApplied)
+			leaves, ends := f.live(oak, template), f.live(elm, template)
+			mark := func() {
+				run := func(cluster string, o client.Object, phase workv1alpha2.RunPhase) map[string]any {
+					return map[string]any{"clusterName": cluster, "phase": phase, "time": "2026-01-01T00:00:00Z", "templateUID": template.GetUID(), "copyUID": o.GetUID()}
+				}
+				f.patchStatus(b, map[string]any{"runs": []map[string]any{run("elm", ends, tc.phase), run("oak", leaves, workv1alpha2.RunBegan)}})
+				f.eventually("the mark is known", func() error {
+					if now, ok := f.applier.bindings.ByUID(b.UID); !ok || binding.Ended(now.Status.Runs) != 1 {
+						return errors.New("it is not")
+					}
+					return nil
+				})
+			}
+			if !tc.late {
+				mark()
+			}
+			if tc.phase == workv1alpha2.RunFailed {
+				condition := func(kind string) any {
+					return map[string]any{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "lastProbeTime": "2026-01-01T00:00:00Z"}
+				}
+				ends.Object["status"] = map[string]any{
+					"failed": int64(1), "startTime": "2026-01-01T00:00:00Z", "conditions": []any{condition("FailureTarget"), condition("Failed")},
+				}
+				f.must(elm.Status().Update(t.Context(), ends))
+				f.eventually("its failure is known", func() error {
+					if placed := f.applier.mirror.PlacedOf(b.UID, "elm"); len(placed) != 1 || placed[0].Available > 0 {
+						return fmt.Errorf("elm has %+v", placed)
+					}
+					return nil
+				})
+			} else {
+				f.must(elm.Delete(t.Context(), ends, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+				f.eventually("its end is known", func() error { return f.placed(b, "elm", 0) })
+			}
+			f.move(b, "elm")
+			if tc.late {
+				f.eventually("what moves waits", func() error {
+					now, ok := f.applier.bindings.ByUID(b.UID)
+					if !ok || len(now.Spec.GracefulEvictionTasks) == 0 || !f.applier.held(now, template, "oak") {
+						return errors.New("it does not")
+					}
+					return nil
+				})
+				mark()
+			}
+			f.gone(oak, leaves)
+			f.must(f.hub.Delete(t.Context(), b))
+			f.gone(f.hub, b)
+		})
+	}
+	f.unjoin("oak")
+	f.unjoin("elm")
 }

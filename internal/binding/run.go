@@ -20,6 +20,16 @@ func RunIn(runs []workv1alpha2.Run, template types.UID, cluster string) *workv1a
 	return nil
 }
 
+// Ended counts the runs that have ended.
+func Ended(runs []workv1alpha2.Run) (n int) {
+	for _, r := range runs {
+		if r.Phase.Ended() {
+			n++
+		}
+	}
+	return n
+}
+
 // RunsThere reports whether a mark is about the cluster with an id. A mark without an id, which an
 // earlier version wrote, is about every cluster of its name. While the id of the cluster is
 // unknown, every mark of its name is about it.

@@ -70,7 +70,7 @@ says of its types and by the managers of the objects' fields. Custom types annou
 Each cluster is asked through the hub. Of one that does not answer it is told what is mirrored.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, c, _, err := f.connect(cmd.Context())
+			cfg, c, err := f.client(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -78,11 +78,11 @@ Each cluster is asked through the hub. Of one that does not answer it is told wh
 			if err := c.List(cmd.Context(), &clusters); err != nil {
 				return fmt.Errorf("list clusters: %w", err)
 			}
-			report, err := whatIsServed(cmd.Context(), cfg, clusters.Items)
+			report, unlisted, err := whatIsServed(cmd.Context(), cfg, clusters.Items)
 			if err != nil {
 				return err
 			}
-			return printValue(s.out, output, report, func(w io.Writer) error { return printServed(w, report, named) })
+			return errors.Join(printValue(s.out, output, report, func(w io.Writer) error { return printServed(w, report, named, unlisted == nil) }), unlisted)
 		},
 	}
 	f.add(cmd)
@@ -91,44 +91,45 @@ Each cluster is asked through the hub. Of one that does not answer it is told wh
 	return cmd
 }
 
-// whatIsServed asks each cluster.
-func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alpha1.Cluster) (*servedReport, error) {
-	report := &servedReport{Clusters: []servedCluster{}, Leaving: []leavingObject{}}
+// whatIsServed asks each cluster. forbidden names the types whose objects the caller may not list.
+func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alpha1.Cluster) (report *servedReport, forbidden, err error) {
+	var unlisted leftOut
+	report = &servedReport{Clusters: []servedCluster{}, Leaving: []leavingObject{}}
 	removals := served.Removals(scheme.Scheme)
 	var all []served.Cluster
 	for i := range clusters {
 		at := servedCluster{Name: clusters[i].Name, Version: clusters[i].Status.KubernetesVersion}
 		mirrored, err := typesBelow(cfg, fleetv1alpha1.FleetPath+"/clusters/"+at.Name)
 		if err != nil {
-			return nil, fmt.Errorf("ask the fleet what it has of cluster %s: %w", at.Name, err)
+			return nil, nil, fmt.Errorf("ask the fleet what it has of cluster %s: %w", at.Name, err)
 		}
 		mirrored = slices.DeleteFunc(mirrored, func(t served.Type) bool { return t.Group == "clusterpedia.io" && t.Resource == "collectionresources" }) // the fleet's own
 		types, err := typesBelow(cfg, fleetv1alpha1.ClustersPath+"/"+at.Name+"/proxy")
 		switch {
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		case discovery.IsGroupDiscoveryFailedError(err): // the others are known
 			at.Problem = err.Error()
 			types = append(types, slices.DeleteFunc(slices.Clone(mirrored), func(t served.Type) bool {
 				return slices.ContainsFunc(types, func(known served.Type) bool { return known.Group == t.Group })
 			})...)
 		case err != nil:
-			at.Problem, types = plain(err).Error(), mirrored
+			at.Problem, types = withoutRequests(plain(err)), mirrored
 		}
 		is := served.Cluster{Name: at.Name, Types: types}
 		if v, err := utilversion.ParseGeneric(at.Version); err == nil {
 			is.Minor = int(v.Minor())
 		}
-		leaving, unknown, err := findLeaving(ctx, cfg, is, mirrored, removals)
+		leaving, unknown, err := findLeaving(ctx, cfg, is, mirrored, removals, &unlisted)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		at.Unknown = unknown
 		report.Leaving = append(report.Leaving, leaving...)
 		report.Clusters, all = append(report.Clusters, at), append(all, is)
 	}
 	report.Resources = served.Resources(all)
-	return report, nil
+	return report, unlisted.err(), nil
 }
 
 // typesBelow are the types that are served below a path of the hub, in each of their versions. With an error of groups that could not be discovered it returns the
@@ -160,8 +161,10 @@ func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	return out, partly
 }
 
-// findLeaving returns the objects of a cluster that are written in versions that go, and the types that have such and are not mirrored.
-func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirrored []served.Type, removals map[schema.GroupVersionKind]served.Removal) (
+// findLeaving returns the objects of a cluster that are written in versions that go, and the types
+// that have such and are not mirrored. unlisted takes those
+// that the caller may not list.
+func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirrored []served.Type, removals map[schema.GroupVersionKind]served.Removal, unlisted *leftOut) (
 	found []leavingObject, unknown []string, err error,
 ) {
 	if c.Minor == 0 {
@@ -195,6 +198,9 @@ func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirror
 		options := metav1.ListOptions{Limit: 500}
 		for {
 			page, err := objects.Resource(mirrored[i].GroupVersion().WithResource(t.Resource)).List(ctx, options)
+			if unlisted.take(gr, err) {
+				break
+			}
 			if err != nil {
 				return nil, nil, fmt.Errorf("list %s of cluster %s: %w", gr, c.Name, err)
 			}
@@ -237,7 +243,9 @@ func (o leavingObject) versions(managers []metav1.ManagedFieldsEntry, leaving ma
 	return out
 }
 
-func printServed(w io.Writer, report *servedReport, named bool) error {
+// printServed prints a report for people. Without whole there are types whose objects the caller
+// may not list.
+func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "RESOURCE\tKIND\tVERSIONS\tNAMESPACED\tCLUSTERS\tCONFLICTS") //nolint:errcheck // Flush reports it
 	for _, r := range report.Resources {
@@ -263,23 +271,23 @@ func printServed(w io.Writer, report *servedReport, named bool) error {
 			conflicts = append(conflicts, string(c))
 		}
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-")) //nolint:errcheck // as above
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-")) //nolint:errcheck // as above
 	}
 	if len(report.Leaving) > 0 {
 		fmt.Fprintln(t, "\nREMOVED IN\tVERSION\tCLUSTER\tNAMESPACE\tOBJECT\tWRITTEN BY\tUSE INSTEAD") //nolint:errcheck // as above
 	}
 	for _, o := range report.Leaving {
 		//nolint:errcheck // as above
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
 			cmp.Or(strings.Join(o.By, ","), "-"), cmp.Or(o.Replacement, "-"))
 	}
 	err := t.Flush()
-	if len(report.Leaving) == 0 {
+	if len(report.Leaving) == 0 && whole {
 		err = errors.Join(err, say(w, "\nNo object is known to be written in a version that a coming Kubernetes removes.\n"))
 	}
 	for _, c := range report.Clusters {
 		if c.Problem != "" {
-			err = errors.Join(err, say(w, "Cluster %s could not be asked for all, and what is missing is shown as it is mirrored, each type in one version: %s\n", c.Name, harmless(c.Problem)))
+			err = errors.Join(err, say(w, "Cluster %s could not be asked for all, and what is missing is shown as it is mirrored, each type in one version: %s\n", c.Name, c.Problem))
 		}
 		if len(c.Unknown) > 0 {
 			err = errors.Join(err, say(w, "Of cluster %s these are not mirrored, and have versions that go: %s\n", c.Name, strings.Join(c.Unknown, ", ")))

@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -20,16 +17,20 @@ type awayError struct{ *apierrors.StatusError }
 // Unwrap returns the hub's Status.
 func (e awayError) Unwrap() error { return e.StatusError }
 
-// plain returns the hub's Status of an error that is an awayError, without what the request for it adds; any other error as it is.
+// plain returns the hub's Status of an error that is an awayError, or a refusedError, without what
+// the request for it adds. It returns any
+// other error as it is, and a refusedError to which a command adds something.
 func plain(err error) error {
 	if away, ok := errors.AsType[awayError](err); ok {
 		return away.StatusError
 	}
+	if request, ok := err.(*url.Error); ok { //nolint:errorlint // one that is wrapped is shown with what wraps it
+		if refused, ok := errors.AsType[refusedError](request.Err); ok {
+			return refused.StatusError
+		}
+	}
 	return err
 }
-
-// mostOfStatus is the number of bytes of an answer that may be a Status.
-const mostOfStatus = 1 << 20
 
 // awayIn returns an awayError if an answer of the hub is one, and closes it. The body of any other answer can still be read.
 // Only answers for discovery have a warning; clients read the message of all others.
@@ -37,17 +38,9 @@ func awayIn(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get(fleetv1alpha1.ProxiedHeader) == "" || resp.Header.Get("Warning") == "" {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, mostOfStatus))
-	if err != nil {
-		return errors.Join(fmt.Errorf("read the hub's answer: %w", err), resp.Body.Close())
+	status, err := statusIn(resp)
+	if err != nil || status == nil || !apierrors.HasStatusCause(status, fleetv1alpha1.CauseClusterUnreachable) {
+		return err
 	}
-	var refused apierrors.StatusError
-	if json.Unmarshal(body, &refused.ErrStatus) == nil && apierrors.HasStatusCause(&refused, fleetv1alpha1.CauseClusterUnreachable) {
-		return errors.Join(awayError{&refused}, resp.Body.Close())
-	}
-	resp.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), resp.Body), resp.Body}
-	return nil
+	return errors.Join(awayError{status}, resp.Body.Close())
 }

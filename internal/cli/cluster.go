@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +27,7 @@ import (
 	"orrery.dev/orrery/internal/demo"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // hubFlags say which hub a command talks to.
@@ -95,6 +97,7 @@ func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 
 // configOf is how the hub is reached that the kubeconfig at a path names.
 func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
+	quiet()
 	cfg, err := c.ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
@@ -104,24 +107,42 @@ func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// connect returns access to the hub and its id.
-func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+// client returns access to the hub, with no rights needed. Requests end with the context, also
+// those by which the client discovers types.
+func (f *hubFlags) client(ctx context.Context) (*rest.Config, client.WithWatch, error) {
 	cfg, path, err := f.config()
 	if err != nil {
-		return nil, nil, "", err
+		return nil, nil, err
 	}
 	cfg.Timeout = 30 * time.Second
+	cfg.Wrap(until(ctx))
 	c, err := client.NewWithWatch(cfg, client.Options{Scheme: hub.Scheme()})
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
-	}
-	var system corev1.Namespace
-	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
-		return nil, nil, "", fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
+		return nil, nil, fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
 	}
 	// Watches of a command may last longer than a request.
 	cfg.Timeout = 0
-	return cfg, c, string(system.UID), nil
+	return cfg, c, nil
+}
+
+// connect returns access to the hub and its id, which a tenant may not read: for commands of
+// administrators.
+func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
+	cfg, c, err := f.client(ctx)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	id, err := hubID(ctx, c)
+	return cfg, c, id, err
+}
+
+// hubID is by what the hub is known in its members: the UID of its namespace kube-system.
+func hubID(ctx context.Context, c client.Client) (string, error) {
+	var system corev1.Namespace
+	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
+		return "", fmt.Errorf("ask the hub who it is: %w", err)
+	}
+	return string(system.UID), nil
 }
 
 // connectReady waits until the API server of the hub is ready, and returns a client of the hub and the hub's identity.
@@ -252,7 +273,7 @@ join made one, is removed last; the namespace ` + member.AccountNamespace + ` st
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			_, c, _, err := f.connect(ctx)
+			_, c, err := f.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -263,7 +284,7 @@ join made one, is removed last; the namespace ` + member.AccountNamespace + ` st
 			if err != nil {
 				return fmt.Errorf("wait until cluster %s has left: %w; it goes on leaving, see %q", args[0], err, "orrery cluster describe "+args[0])
 			}
-			return say(s.out, "cluster %s has left the fleet\n%s", args[0], afterwards(last))
+			return say(s.out, "cluster %s has left the fleet\n%s", args[0], neutral.Trusted(afterwards(last)))
 		},
 	}
 	cmd.Flags().BoolVar(&deleteWorkloads, "delete-workloads", false, "also delete what Orrery placed in the cluster")
@@ -301,11 +322,11 @@ func newList(s streams, f *hubFlags) *cobra.Command {
 		Short: "List the clusters",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, _, _, err := f.connect(cmd.Context())
+			cfg, _, err := f.client(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, noHeaders)
+			return printList(cmd.Context(), s, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, noHeaders)
 		},
 	}
 	addOutput(cmd, &output, outputName)
@@ -322,28 +343,48 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, c, _, err := f.connect(cmd.Context())
+			ctx := cmd.Context()
+			cfg, c, err := f.client(ctx)
 			if err != nil {
 				return err
 			}
 			var cluster clusterv1alpha1.Cluster
-			if err := c.Get(cmd.Context(), types.NamespacedName{Name: args[0]}, &cluster); err != nil {
-				return err
+			if err := c.Get(ctx, types.NamespacedName{Name: args[0]}, &cluster); err != nil {
+				return fmt.Errorf("get cluster %s: %w", args[0], err)
 			}
 			cluster.ManagedFields = nil
-			placed, err := placements(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
 			return printValue(s.out, output, &cluster, func(w io.Writer) error {
-				if err := describe(w, &cluster, placed); err != nil {
+				if err := describe(w, &cluster); err != nil {
 					return err
 				}
-				mirror, err := clusterMirror(cmd.Context(), cfg, args[0])
-				if err != nil {
-					return say(w, "\nMIRROR\nnot known: %v\n", err)
+				if err := say(w, "\nPLACED HERE\n"); err != nil {
+					return err
 				}
-				return describeMirror(w, mirror)
+				// A refusal stands in the place of everything that the caller may not see, and the rest is
+				// shown.
+				placed, refused := placements(ctx, c, args[0])
+				switch {
+				case apierrors.IsForbidden(refused):
+					err = say(w, "not known: %s\n", neutral.Indented(explained(ctx, refused)))
+				case refused != nil:
+					return refused
+				default:
+					err = printPlacements(w, placed)
+				}
+				if err != nil {
+					return err
+				}
+				mirror, unknown := clusterMirror(ctx, cfg, args[0])
+				if unknown == nil {
+					return errors.Join(refused, describeMirror(w, mirror))
+				}
+				if err := say(w, "\nMIRROR\nnot known: %s\n", neutral.Indented(explained(ctx, unknown))); err != nil {
+					return err
+				}
+				if !apierrors.IsForbidden(unknown) {
+					return refused
+				}
+				return errors.Join(refused, unknown)
 			})
 		},
 	}
@@ -351,11 +392,11 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 	return cmd
 }
 
-func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error {
+func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(name string, values ...string) {
 		if value := strings.Join(values, ", "); value != "" {
-			fmt.Fprintf(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
+			say(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
 		}
 	}
 	row("Name", c.Name)
@@ -391,19 +432,13 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster, placed []placement) error
 	}
 	describeAgent(row, c, time.Now())
 	row("Age", duration.HumanDuration(time.Since(c.CreationTimestamp.Time)))
-	fmt.Fprintf(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
+	say(t, "\nCONDITION\tSTATUS\tREASON\tSINCE\tMESSAGE\n") //nolint:errcheck // Flush reports it
 	for _, cond := range c.Status.Conditions {
 		//nolint:errcheck // Flush reports it
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
+		say(t, "%s\t%s\t%s\t%s\t%s\n", cond.Type, cond.Status, cond.Reason,
 			duration.HumanDuration(time.Since(cond.LastTransitionTime.Time)), cond.Message)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if err := say(w, "\nPLACED HERE\n"); err != nil {
-		return err
-	}
-	return printPlacements(w, placed)
+	return t.Flush()
 }
 
 // describeAgent says how the agent of a cluster that dials in is doing, and what it lets the hub do.
@@ -440,8 +475,6 @@ func certificates(end, now time.Time) string {
 	return "expired since " + at
 }
 
-// say prints a line for a person.
-func say(w io.Writer, format string, args ...any) error {
-	_, err := fmt.Fprintf(w, format, args...)
-	return err
-}
+// say prints text for a person. The arguments are foreign text, unless they are neutral.Trusted: no
+// argument makes a line or a cell of its own.
+func say(w io.Writer, format string, args ...any) error { return neutral.Fprintf(w, format, args...) }

@@ -1,9 +1,10 @@
 package cli
 
 import (
-	"context"
+	"encoding/base64"
 	"io"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/enrollment"
 	"orrery.dev/orrery/internal/hub"
 )
 
@@ -30,17 +30,15 @@ func TestNoTokenForNobody(t *testing.T) {
 		},
 	).Build()
 	p := pullFlags{process: true, applyKubeconfig: filepath.Join(t.TempDir(), "missing")}
-	made := false
-	err := p.hand(t.Context(), streams{out: io.Discard, err: io.Discard}, c, "oak", func(context.Context, client.Client, string) (string, time.Time, error) {
-		made = true
-		return "token", time.Now(), nil
-	})
-	if err == nil || !strings.Contains(err.Error(), "--apply-with-kubeconfig") || made {
-		t.Errorf("made a token: %t; %v", made, err)
+	err := p.hand(t.Context(), streams{out: io.Discard, err: io.Discard}, c, "oak")
+	made := c.Get(t.Context(), client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: "oak.join"}, &corev1.Secret{})
+	if err == nil || !strings.Contains(err.Error(), "--apply-with-kubeconfig") || !apierrors.IsNotFound(made) {
+		t.Errorf("the token: %v; %v", made, err)
 	}
 }
 
-// TestRejoin: a rejoin has the hub forget the agents' key, and prints a manifest with another token, for the rights that the Cluster says.
+// TestRejoin: a rejoin prints a manifest with another token, for the rights that the Cluster says.
+// With --replace, and not without, the hub forgets the agents' key, and the agents make another.
 func TestRejoin(t *testing.T) {
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "oak.agent"}}
 	c := fake.NewClientBuilder().WithScheme(hub.Scheme()).WithObjects(
@@ -53,25 +51,32 @@ func TestRejoin(t *testing.T) {
 			Data:       map[string]string{"url": "https://hub.example.com", "key": "a2V5"},
 		},
 	).Build()
-	token := func() string {
+	token := func(replace bool) string {
 		t.Helper()
 		var out strings.Builder
-		p := pullFlags{process: true}
-		if err := p.hand(t.Context(), streams{out: &out, err: io.Discard}, c, "oak", enrollment.Rejoin); err != nil {
+		p := pullFlags{process: true, replace: replace}
+		if err := p.hand(t.Context(), streams{out: &out, err: io.Discard}, c, "oak"); err != nil {
 			t.Fatal(err)
 		}
 		if text := out.String(); !strings.Contains(text, "orrery-mirror") || strings.Contains(text, "\n  name: orrery-all\n") || strings.Contains(text, "kind: Deployment") {
 			t.Errorf("the manifest is not that of the profile and of a process:\n%s", text)
 		}
+		if want := "\n  replace: " + base64.StdEncoding.EncodeToString([]byte(strconv.FormatBool(replace))) + "\n"; !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in the manifest:\n%s", want, out.String())
+		}
 		_, after, _ := strings.Cut(out.String(), "\n  token: ")
 		token, _, _ := strings.Cut(after, "\n")
 		return token
 	}
-	first := token()
+	first := token(false)
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
+		t.Errorf("the hub does not know the agents' key any more: %v", err)
+	}
+	second := token(true)
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(key), key); !apierrors.IsNotFound(err) {
 		t.Errorf("the hub still knows the agents' key: %v", err)
 	}
-	if second := token(); first == "" || second == first {
+	if first == "" || second == first {
 		t.Error("the second token is the first")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
-	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // joinTimeout bounds how long a cluster that was built may take to join.
@@ -142,8 +142,10 @@ else that is new in the file is applied.`,
 			}
 			spec, added, err := state.With(c.Spec.Provision, names)
 			switch {
-			case err != nil:
+			case err != nil && len(names) > 0:
 				return fmt.Errorf("--hosts: %w", err)
+			case err != nil:
+				return err
 			case len(added) == 0:
 				return errors.New("the file has no host that is not part of the cluster: add it under hosts and roleGroups")
 			}
@@ -204,9 +206,8 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 	creates := op.Spec.Action == lifecyclev1alpha1.ActionCreate
 	if !b.yes && (b.interactive() || !creates) {
 		changes, err := e.PlanFor(ctx, op, spec)
-		var gone *host.Unreachable
-		if errors.As(err, &gone) && !creates {
-			err = fmt.Errorf("%w\nWith --yes hosts that are part of the cluster and do not answer stay as they are, and the others are changed", err)
+		if _, away := errors.AsType[*lifecycle.AwayError](err); away && !creates {
+			err = fmt.Errorf("%w\nWith --yes hosts that are part of the cluster and do not answer, or refuse the login, stay as they are, and the others are changed", err)
 		}
 		if err != nil {
 			return err
@@ -218,6 +219,11 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 	began := time.Now()
 	if err := start(ctx, e, op, spec); err != nil {
 		return err
+	}
+	if left := op.Status.Message; left != "" {
+		if err := say(b.err, "%s\n", neutral.Indented(left)); err != nil {
+			return err
+		}
 	}
 	hosts := op.Status.Hosts
 	changed := 0

@@ -59,7 +59,7 @@ func printCertificates(w io.Writer, list []pki.Expiry, now time.Time) error {
 		return say(w, "No certificates are known: the cluster is not built yet, or its state has no keys.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "CERTIFICATE\tAUTHORITY\tENDS\tLEFT\tSTATE\n") //nolint:errcheck // Flush reports it
+	say(t, "CERTIFICATE\tAUTHORITY\tENDS\tLEFT\tSTATE\n") //nolint:errcheck // Flush reports it
 	for _, e := range list {
 		state, left := "valid", "none"
 		switch {
@@ -75,13 +75,16 @@ func printCertificates(w io.Writer, list []pki.Expiry, now time.Time) error {
 		if e.IsAuthority() {
 			authority = "itself"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", e.Name, authority, e.NotAfter.UTC().Format(time.RFC3339), left, state) //nolint:errcheck // Flush reports it
+		say(t, "%s\t%s\t%s\t%s\t%s\n", e.Name, authority, e.NotAfter.UTC().Format(time.RFC3339), left, state) //nolint:errcheck // Flush reports it
 	}
 	return t.Flush()
 }
 
 func newCertsRenew(s streams) *cobra.Command {
-	var f runFlags
+	var (
+		f      runFlags
+		logins loginsFlag
+	)
 	cmd := &cobra.Command{
 		Use:   "renew NAME",
 		Short: "Renew the certificates of a cluster that end within 60 days, or have ended",
@@ -89,9 +92,12 @@ func newCertsRenew(s streams) *cobra.Command {
 have ended, and change nothing else: not even what a run began that failed. The new ones
 are put on all hosts; then what reads them only at its start is restarted, control planes
 one after another, workers as many at a time as --max-unavailable allows. No pod is moved.
-The administrator's kubeconfig is renewed with them.`,
+The administrator's kubeconfig is renewed with them. A host that cannot be reached or logged
+in to keeps its certificates; if only its login has changed, name a file with the present
+one with -f.`,
 		Example: `  orrery cluster certs list oak
-  orrery cluster certs renew oak`,
+  orrery cluster certs renew oak
+  orrery cluster certs renew oak -f oak.yaml`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, name := cmd.Context(), args[0]
@@ -104,6 +110,10 @@ The administrator's kubeconfig is renewed with them.`,
 			}
 			if state.Applied == nil {
 				return fmt.Errorf("cluster %s is not built yet: it has no certificates to renew", name)
+			}
+			present, err := logins.read(s, name)
+			if err != nil {
+				return err
 			}
 			list := state.Certificates()
 			if len(list) == 0 {
@@ -118,6 +128,7 @@ The administrator's kubeconfig is renewed with them.`,
 			if err != nil {
 				return err
 			}
+			e.Logins = present
 			question := fmt.Sprintf("Renew %d certificates of cluster %s? What reads them is restarted, host after host; no pod is moved.", len(due), name)
 			switch {
 			case f.yes:
@@ -135,5 +146,6 @@ The administrator's kubeconfig is renewed with them.`,
 		},
 	}
 	f.add(cmd)
+	logins.add(cmd)
 	return cmd
 }

@@ -62,7 +62,7 @@ asked.`,
 				content = config.Template(name, cmp.Or(version, newest(known)))
 			}
 			if out == "" {
-				_, err := s.out.Write(content)
+				_, err := exact(s.out).Write(content)
 				return err
 			}
 			file, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // passwords will be written to it
@@ -108,7 +108,7 @@ func newClusterKubeconfig(s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = s.out.Write(content)
+			_, err = exact(s.out).Write(content)
 			return err
 		},
 	}

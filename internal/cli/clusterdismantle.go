@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,13 +11,15 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
-const forgetUsage = "hosts that cannot be reached, or lost the record of what was done on them, are gone for good: go on without undoing anything on them"
+const forgetUsage = "hosts that cannot be reached or logged in to, or lost the record of what was done on them, are gone for good: go on without undoing anything on them"
 
 func newDeleteNode(s streams) *cobra.Command {
 	var (
 		f      runFlags
+		logins loginsFlag
 		forget bool
 	)
 	cmd := &cobra.Command{
@@ -26,9 +29,11 @@ func newDeleteNode(s streams) *cobra.Command {
 disruption budgets, take their members out of etcd, tell the other hosts, and undo what
 was done on them. Nothing is begun that would cost etcd its quorum.
 
-A host that cannot be reached is unknown, not gone, and is refused unless
---forget-unreachable says so. Take the hosts out of the cluster's file afterwards.`,
+A host that cannot be reached or logged in to is unknown, not gone, and is refused unless
+--forget-unreachable says so. If only its login has changed, name a file with the present
+one with -f. Take the hosts out of the cluster's file afterwards.`,
 		Example: `  orrery cluster delete-node oak oak-5
+  orrery cluster delete-node oak oak-5 -f oak.yaml
   orrery cluster delete-node oak oak-2 --forget-unreachable`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
@@ -49,6 +54,11 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			if state.Applied == nil {
 				return fmt.Errorf("cluster %s is not built yet: finish that first, or take all of it back with %q", name, "orrery cluster delete "+name)
 			}
+			present, err := logins.read(s, name)
+			if err != nil {
+				return err
+			}
+			state.Login(present)
 			spec, err := state.Without(name, hosts, false)
 			if err != nil {
 				return err
@@ -57,11 +67,12 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 			if err != nil {
 				return err
 			}
+			e.Logins = present
 			op := f.operation(name, lifecyclev1alpha1.ActionDeleteNode)
 			op.Spec.DeleteNode.Hosts, op.Spec.DeleteNode.Unreachable = hosts, unreachable(forget)
 			switch {
 			case f.dryRun:
-				return f.show(ctx, s, e, op, spec, "orrery cluster delete-node "+name+" "+strings.Join(hosts, " ")+forgetFlag(forget))
+				return f.show(ctx, s, e, op, spec, "orrery cluster delete-node "+name+" "+strings.Join(hosts, " ")+logins.again()+forgetFlag(forget))
 			case f.yes:
 			case !s.interactive():
 				return errNeedsYes
@@ -71,7 +82,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 					return err
 				}
 				changes.Print(s.err)
-				if err := s.confirm(ctx, fmt.Sprintf("Take %s out of cluster %s and undo what was done on them?", hostNames(hosts), name)); err != nil {
+				if err := s.confirmLeaving(ctx, name, hosts, changes.Undone); err != nil {
 					return err
 				}
 			}
@@ -79,7 +90,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 				return err
 			}
 			if left := op.Status.Message; left != "" {
-				if err := say(s.err, "%s\n", left); err != nil {
+				if err := say(s.err, "%s\n", neutral.Indented(left)); err != nil {
 					return err
 				}
 			}
@@ -88,6 +99,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 	}
 	f.add(cmd)
 	f.addPlan(cmd)
+	logins.add(cmd)
 	cmd.Flags().BoolVar(&forget, "forget-unreachable", false, forgetUsage)
 	return cmd
 }
@@ -95,6 +107,7 @@ A host that cannot be reached is unknown, not gone, and is refused unless
 func newDelete(s streams) *cobra.Command {
 	var (
 		f      runFlags
+		logins loginsFlag
 		forget bool
 	)
 	cmd := &cobra.Command{
@@ -114,6 +127,11 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 			if err != nil {
 				return err
 			}
+			present, err := logins.read(s, name)
+			if err != nil {
+				return err
+			}
+			state.Login(present)
 			spec := state.Everything()
 			if spec == nil {
 				return fmt.Errorf("cluster %s has no hosts that were ever changed: there is nothing to undo", name)
@@ -122,11 +140,12 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 			if err != nil {
 				return err
 			}
+			e.Logins = present
 			op := f.operation(name, lifecyclev1alpha1.ActionDelete)
 			op.Spec.Delete.Unreachable = unreachable(forget)
 			switch {
 			case f.dryRun:
-				return f.show(ctx, s, e, op, spec, "orrery cluster delete "+name+forgetFlag(forget))
+				return f.show(ctx, s, e, op, spec, "orrery cluster delete "+name+logins.again()+forgetFlag(forget))
 			case f.yes:
 			case !s.interactive():
 				return errors.New("standard input is not a terminal, so the cluster's name cannot be typed: agree with --yes")
@@ -149,8 +168,21 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 	}
 	f.add(cmd)
 	f.addPlan(cmd)
+	logins.add(cmd)
 	cmd.Flags().BoolVar(&forget, "forget-unreachable", false, forgetUsage)
 	return cmd
+}
+
+// confirmLeaving asks whether hosts are to be taken out of a cluster. If nothing is undone on some
+// of them, their names have to be typed: a host that refuses the login may be alive, and goes on
+// with its part of the cluster.
+func (s streams) confirmLeaving(ctx context.Context, cluster string, hosts, undone []string) error {
+	forgotten := slices.DeleteFunc(slices.Clone(hosts), func(name string) bool { return slices.Contains(undone, name) })
+	if len(forgotten) == 0 {
+		return s.confirm(ctx, fmt.Sprintf("Take %s out of cluster %s and undo what was done on them?", hostNames(hosts), cluster))
+	}
+	names := strings.Join(forgotten, " ")
+	return s.confirmName(ctx, fmt.Sprintf("Take %s out of cluster %s? Nothing on %s is undone. Type %q to go on:", hostNames(hosts), cluster, hostNames(forgotten), names), names)
 }
 
 // forgetFlag is how a command is given again.

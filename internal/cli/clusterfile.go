@@ -20,7 +20,8 @@ func (f *fileFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file that describes the cluster, of Orrery or of KubeKey; - is standard input")
 }
 
-// read reads the cluster, and says which fields of the file are not honoured.
+// read reads the cluster. It reports which fields of the file are not honoured, and which fields
+// that are not set have another default in KubeKey.
 func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	content, dir, err := f.content(s.in)
 	if err != nil {
@@ -35,6 +36,11 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 			return nil, err
 		}
 	}
+	for _, different := range read.Defaults {
+		if err := say(s.err, "not set: %s\n", different); err != nil {
+			return nil, err
+		}
+	}
 	c := read.Cluster
 	if c.Spec.Provision == nil {
 		return nil, fmt.Errorf("read %s: spec.provision is missing, which says what cluster %s is built of; write a file with %q",
@@ -45,6 +51,37 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 			f.path, "orrery cluster join "+c.Name+" --pull")
 	}
 	return c, checkName(c.Name)
+}
+
+// loginsFlag names a file that describes a cluster. Only the logins of its hosts are used.
+type loginsFlag struct{ fileFlag }
+
+func (f *loginsFlag) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file of the cluster with the present logins of its hosts, if these have changed since it was applied; nothing else of it is used")
+}
+
+// read returns the hosts of the file with their logins. It returns nil if no file is named, and an
+// error if the file describes another cluster.
+func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, error) {
+	if f.path == "" {
+		return nil, nil
+	}
+	c, err := f.fileFlag.read(s)
+	if err != nil {
+		return nil, err
+	}
+	if c.Name != cluster {
+		return nil, fmt.Errorf("%s describes cluster %s: name the file of cluster %s", f.path, c.Name, cluster)
+	}
+	return c.Spec.Provision.Hosts, nil
+}
+
+// again returns the flag for a command that is to be given again.
+func (f *loginsFlag) again() string {
+	if f.path == "" {
+		return ""
+	}
+	return " -f " + f.path
 }
 
 // content reads the file; paths in it are relative to its folder.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -50,7 +49,7 @@ func describeMirror(w io.Writer, m *fleetv1alpha1.ClusterMirror) error {
 		return err
 	}
 	//nolint:errcheck // Flush reports it
-	fmt.Fprintf(t, "\nMIRRORED\tVERSION\tSTATE\tLAG\tOBJECTS\tWHY\n")
+	say(t, "\nMIRRORED\tVERSION\tSTATE\tLAG\tOBJECTS\tWHY\n")
 	for _, one := range m.Types {
 		state, why := string(one.State), one.Reason
 		if one.Message != "" {
@@ -64,15 +63,15 @@ func describeMirror(w io.Writer, m *fleetv1alpha1.ClusterMirror) error {
 			objects += " for " + one.Life
 		}
 		//nolint:errcheck // as above
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name(one.Group, one.Resource), one.Version, state,
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name(one.Group, one.Resource), one.Version, state,
 			duration.HumanDuration(time.Duration(one.LagSeconds)*time.Second), objects, why)
 	}
-	fmt.Fprintf(t, "\nNOT MIRRORED\tWHY\n") //nolint:errcheck // as above
+	say(t, "\nNOT MIRRORED\tWHY\n") //nolint:errcheck // as above
 	for _, one := range m.Refused {
-		fmt.Fprintf(t, "%s\t%s\n", name(one.Group, one.Resource), one.Reason) //nolint:errcheck // as above
+		say(t, "%s\t%s\n", name(one.Group, one.Resource), one.Reason) //nolint:errcheck // as above
 	}
 	if err := t.Flush(); err != nil || len(m.Problems) == 0 {
 		return err
 	}
-	return say(w, "\nNOT HONOURED\n%s\n", strings.Join(m.Problems, "\n"))
+	return say(w, "\nNOT HONOURED\n%s\n", neutralLines(m.Problems))
 }

@@ -38,6 +38,7 @@ type pullFlags struct {
 	profile                       string
 	namespaces                    []string
 	applyKubeconfig, applyContext string
+	replace                       bool
 }
 
 // addAgent adds the flags that a join and a rejoin have.
@@ -147,14 +148,12 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	if err := expect(ctx, c, o, p.agent()); err != nil {
 		return err
 	}
-	return p.hand(ctx, s, c, o.Name, enrollment.NewToken)
+	return p.hand(ctx, s, c, o.Name)
 }
 
 // hand makes a token, and hands out the manifest that has it: on standard output, or to the cluster.
-func (p *pullFlags) hand(
-	ctx context.Context, s streams, hub client.WithWatch, name string,
-	newToken func(context.Context, client.Client, string) (string, time.Time, error),
-) error {
+// With p.replace it revokes the key of the cluster's agents.
+func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, name string) error {
 	var cluster clusterv1alpha1.Cluster
 	if err := hub.Get(ctx, client.ObjectKey{Name: name}, &cluster); err != nil {
 		return err
@@ -173,12 +172,16 @@ func (p *pullFlags) hand(
 	if err != nil {
 		return err
 	}
+	newToken := enrollment.NewToken
+	if p.replace {
+		newToken = enrollment.Replace
+	}
 	token, expires, err := newToken(ctx, hub, name)
 	if err != nil {
 		return err
 	}
 	objects, err := agentmanifest.Objects(agentmanifest.Options{
-		Cluster: name, URL: listener, CA: ca, Key: key, Token: token, Proxy: p.proxy, Agent: cluster.Spec.Agent, Image: p.image,
+		Cluster: name, URL: listener, CA: ca, Key: key, Token: token, Replace: p.replace, Proxy: p.proxy, Agent: cluster.Spec.Agent, Image: p.image,
 	})
 	if err != nil {
 		return err
@@ -190,7 +193,7 @@ func (p *pullFlags) hand(
 	if err != nil {
 		return err
 	}
-	if _, err := s.out.Write(text); err != nil {
+	if _, err := exact(s.out).Write(text); err != nil {
 		return err
 	}
 	next := ""
@@ -252,11 +255,15 @@ func newRejoin(s streams, f *hubFlags) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "rejoin NAME",
-		Short: "Have the agent of a cluster enrol anew: with a new token and key, and the rights that the Cluster says",
-		Long: `Have the agent of a cluster enrol anew, and print the manifest for that: after its key may have
-been seen by somebody, its certificate has ended, or spec.agent of the Cluster has changed. What
-the agents have now is good for nothing at once, and the hub does not reach the cluster until the
-manifest is applied. Workloads keep running.`,
+		Short: "Have the agent of a cluster enrol again: with a new token, and the rights that the Cluster says",
+		Long: `Have the agent of a cluster enrol again, and print the manifest for that: after its certificate
+has ended, or spec.agent of the Cluster or the hub's address has changed. The agents keep their
+key, no other key can redeem the token, and the cluster stays connected.
+
+With --replace the hub revokes the agents' key at once: after somebody may have seen the key, or
+it was lost with Secret orrery-system/orrery-agent of the cluster. The hub does not reach the
+cluster until the manifest is applied, and the first that redeems the token becomes the cluster's
+agent. Workloads keep running.`,
 		Example:           `  orrery cluster rejoin oak --agent-image registry.example.com/orrery-agent:v2 | kubectl --context oak apply -f -`,
 		Args:              oneName,
 		ValidArgsFunction: f.completeClusters,
@@ -266,21 +273,22 @@ manifest is applied. Workloads keep running.`,
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			_, c, _, err := f.connect(ctx)
+			_, c, err := f.client(ctx)
 			if err != nil {
 				return err
 			}
 			var cluster clusterv1alpha1.Cluster
 			if err := c.Get(ctx, client.ObjectKey{Name: args[0]}, &cluster); err != nil {
-				return err
+				return fmt.Errorf("get cluster %s: %w", args[0], err)
 			}
 			if cluster.Spec.SyncMode != clusterv1alpha1.Pull {
 				return fmt.Errorf("cluster %s has no agent, the hub dials it itself; to change that run %q", args[0], "orrery cluster join "+args[0]+" --pull")
 			}
-			return p.hand(ctx, s, c, args[0], enrollment.Rejoin)
+			return p.hand(ctx, s, c, args[0])
 		},
 	}
 	p.addAgent(cmd)
+	cmd.Flags().BoolVar(&p.replace, "replace", false, "revoke the key of the cluster's agents at once, and have them make another: after it was seen or lost")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait for the cluster in all")
 	return cmd
 }

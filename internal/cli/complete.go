@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // completeTimeout bounds a completion: somebody is typing. A hub that is busy counts the namespaces of a fleet in seconds.
@@ -37,8 +39,9 @@ func (f *hubFlags) completing(cmd *cobra.Command, ask func(context.Context, *hub
 }
 
 // beginning are the texts that begin so, sorted, each once, as many as are shown.
+// A text that is no word is left out: a shell would take it for several, or for a command.
 func beginning(texts []string, typed string) []string {
-	texts = slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return !strings.HasPrefix(text, typed) })
+	texts = slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return !strings.HasPrefix(text, typed) || !neutral.IsWord(text) })
 	slices.Sort(texts)
 	texts = slices.Compact(texts)
 	return texts[:min(len(texts), mostCompletions)]

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 func newConsole(s streams) *cobra.Command {
@@ -95,7 +96,7 @@ func openBrowser(ctx context.Context, w io.Writer, url string) error {
 		return nil // the link is printed
 	}
 	if out, err := exec.CommandContext(ctx, program, url).CombinedOutput(); err != nil && !errors.Is(err, exec.ErrNotFound) {
-		return say(w, "No browser could be opened (%v): open the link yourself\n%s", err, out)
+		return say(w, "No browser could be opened (%v): open the link yourself\n  %s\n", err, neutral.Indented(string(out)))
 	}
 	return nil
 }

@@ -56,6 +56,7 @@ simulated: pods become ready, but nothing runs in them.`,
 			if detach {
 				return detached(cmd.Context(), s, o)
 			}
+			keepPrivate()
 			p := newProgress(s.err)
 			o.Progress = p.step
 			if err := demo.MakeDataDir(dir); err != nil {
@@ -86,7 +87,8 @@ simulated: pods become ready, but nothing runs in them.`,
 		},
 	}
 	cmd.Flags().IntVar(&o.Clusters, "clusters", 3, fmt.Sprintf("number of member clusters, 1 to %d", demo.MaxClusters))
-	cmd.Flags().StringSliceVar(&o.ByAgent, "by-agent", []string{demo.ByAgent}, "clusters whose agents dial the hub; the hub dials the others")
+	cmd.Flags().StringSliceVar(&o.ByAgent, "by-agent", nil,
+		fmt.Sprintf("clusters whose agents dial the hub; the hub dials the others (default: %s, if the demo has it)", demo.ByAgent))
 	cmd.Flags().StringVar(&o.KubeBinary, "kube-binary", "", "multicall binary of Kubernetes components (default: orrery-kube beside this executable, then in PATH)")
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the demo is ready and leave it running")
 	return cmd
@@ -111,14 +113,21 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	if err != nil {
 		return err
 	}
-	out, err := os.Create(filepath.Join(o.DataDir, "demo.out"))
+	name := filepath.Join(o.DataDir, "demo.out") // it has a link that opens a session of the console
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer out.Close() //nolint:errcheck // the child has its own
 	// Not CommandContext: the child outlives this process.
 	child := exec.Command(self, "demo", "up", "--data-dir="+o.DataDir, fmt.Sprintf("--clusters=%d", o.Clusters), //nolint:noctx // it outlives this command
-		"--by-agent="+strings.Join(o.ByAgent, ","), "--kube-binary="+o.KubeBinary)
+		"--kube-binary="+o.KubeBinary)
+	if o.ByAgent != nil {
+		child.Args = append(child.Args, "--by-agent="+strings.Join(o.ByAgent, ","))
+	}
 	child.Stdout, child.Stderr = out, out
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
@@ -182,7 +191,7 @@ func newDemoStatus(s streams, dataDir *string) *cobra.Command {
 			if output == outputJSON || output == outputYAML {
 				return printDemoValue(cmd.Context(), s.out, output, pid, *dataDir, c, placed)
 			}
-			if err := printList(cmd.Context(), s.out, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, false); err != nil {
+			if err := printList(cmd.Context(), s, cfg, clusterv1alpha1.GroupVersion.WithResource("clusters"), output, false); err != nil {
 				return err
 			}
 			if err := say(s.out, "\n"); err != nil {

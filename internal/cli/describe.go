@@ -70,6 +70,9 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	case asked.byName() && d.all:
 		return usageError{errors.New("--all-namespaces: name the namespace of what is named, with --namespace")}
 	}
+	if err := checkSelector(d.selector); err != nil {
+		return err
+	}
 	h, err := d.hub.api(ctx, d.err)
 	if err != nil {
 		return err
@@ -94,8 +97,7 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 				return err
 			}
 		}
-		// What kubectl describes it has laid out in lines and columns already.
-		if err := say(d.out, "%s", harmlessBut(out.String(), "\n\t")); err != nil {
+		if err := say(d.out, "%s", laidOut(out.String())); err != nil {
 			return err
 		}
 		if len(in) == 1 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/attach"
 	"k8s.io/kubectl/pkg/cmd/exec"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+	"k8s.io/kubectl/pkg/util/interrupt"
 )
 
 // podTimeout is how long a pod of a workload is waited for.
@@ -40,7 +42,11 @@ func (e *session) addTo(cmd *cobra.Command) {
 
 // options are those that kubectl's commands share.
 func (e *session) options() exec.StreamOptions {
-	return exec.StreamOptions{ContainerName: e.container, Stdin: e.stdin, TTY: e.tty, Quiet: e.quiet, IOStreams: e.kube()}
+	return exec.StreamOptions{
+		ContainerName: e.container, Stdin: e.stdin, TTY: e.tty, Quiet: e.quiet, IOStreams: e.kube(),
+		// Without it kubectl would end the process on a signal, with another exit code.
+		InterruptParent: interrupt.New(func(os.Signal) {}),
+	}
 }
 
 // one finds the one cluster that has something, and returns it itself.
@@ -54,17 +60,22 @@ func (e *session) one(ctx context.Context, what string) (*below, error) {
 		return nil, err
 	}
 	if len(clusters) > 1 {
-		return nil, fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
+		return nil, e.several(what, clusters)
 	}
-	return h.member(clusters[0], e.namespace)
+	at, err := h.member(clusters[0], e.namespace)
+	if err == nil {
+		at.config.Wrap(neutralAnswers)
+	}
+	return at, err
 }
 
 // remote runs commands in containers until its context ends, which kubectl's own does not look at.
+// It passes on the bytes of the command as they are.
 type remote func() context.Context
 
 // ExecuteWithContext implements exec.RemoteExecutor.
 func (remote) ExecuteWithContext(ctx context.Context, u *url.URL, cfg *rest.Config, in io.Reader, out, errOut io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
-	return (&exec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, u, cfg, in, out, errOut, tty, sizes)
+	return (&exec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, u, cfg, in, raw(out), raw(errOut), tty, sizes)
 }
 
 // Execute implements exec.RemoteExecutor.

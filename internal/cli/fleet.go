@@ -29,14 +29,15 @@ type fleetClient struct {
 	served discovery.CachedDiscoveryInterface
 }
 
-// fleet reaches the fleet API. Warnings are written to w.
-func (f *hubFlags) fleet(w io.Writer) (*fleetClient, error) {
+// fleet reaches the fleet API. Requests end with the context; warnings are written to w.
+func (f *hubFlags) fleet(ctx context.Context, w io.Writer) (*fleetClient, error) {
 	cfg, path, err := f.config()
 	if err != nil {
 		return nil, err
 	}
 	cfg.Host = hubRoot(cfg.Host) // the context fleet has the same hub
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
+	cfg.Wrap(until(ctx))
 	return newFleetClient(cfg, path)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -11,7 +12,14 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/kubectl/pkg/cmd/get"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
@@ -73,6 +81,9 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := g.check(); err != nil {
+		return err
+	}
 	single := len(g.clusters) == 1 && !isPattern(g.clusters[0])
 	if g.live && !single {
 		return usageError{errors.New("--live: name the cluster to ask with --cluster, exactly one")}
@@ -119,6 +130,24 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	return g.print(cmd, at, args)
 }
 
+// check refuses values of flags that make no sense, before anything is asked.
+func (g *getting) check() error {
+	flags := g.kubectl.PrintFlags.Copy()
+	if _, err := flags.ToPrinter(); err != nil {
+		return usageError{err}
+	}
+	if by := flags.HumanReadableFlags.SortBy; by != nil && *by != "" {
+		expression, err := get.RelaxedJSONPathExpression(*by)
+		if err == nil {
+			err = jsonpath.New("sort-by").Parse(expression)
+		}
+		if err != nil {
+			return usageError{fmt.Errorf("--sort-by %q: %w", *by, err)}
+		}
+	}
+	return checkSelector(g.kubectl.LabelSelector)
+}
+
 // print runs kubectl's command.
 func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	f := cmdutil.NewFactory(at)
@@ -128,7 +157,176 @@ func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	if err := g.kubectl.Validate(); err != nil {
 		return usageError{err}
 	}
-	return g.kubectl.Run(f, args)
+	lines := g.neutral()
+	if g.kubectl.Watch || g.kubectl.WatchOnly {
+		return errors.Join(g.watch(cmd.Context(), f, args), lines.problem())
+	}
+	return errors.Join(g.kubectl.Run(f, args), lines.problem())
+}
+
+// neutral makes what kubectl prints neutral in tables, and refuses names that scripts cannot take.
+// JSON, YAML and what templates print stay as they are.
+func (g *getting) neutral() *scriptLines {
+	lines := &scriptLines{err: g.err}
+	format, _, _ := strings.Cut(*g.kubectl.PrintFlags.OutputFormat, "=")
+	of := func(object runtime.Object) runtime.Object { return object }
+	switch {
+	case format == outputName:
+		of = func(object runtime.Object) runtime.Object { return withWords(object, lines) }
+	case g.kubectl.IsHumanReadablePrinter, strings.HasPrefix(format, "custom-columns"):
+		of = neutralObject
+	case format == outputJSON, format == "jsonpath-as-json":
+		g.kubectl.Out = asJSON(g.out)
+	default:
+		g.kubectl.Out = exact(g.out)
+	}
+	printer := g.kubectl.ToPrinter
+	g.kubectl.ToPrinter = func(m *meta.RESTMapping, outputObjects *bool, withNamespace, withKind bool) (printers.ResourcePrinterFunc, error) {
+		object, err := printer(m, outputObjects, withNamespace, withKind)
+		if err != nil {
+			return nil, err
+		}
+		return func(o runtime.Object, w io.Writer) error {
+			if o = of(o); o == nil {
+				return nil
+			}
+			return object(o, w)
+		}, nil
+	}
+	return lines
+}
+
+// neutralObject makes the strings of an object, of a list or of an event neutral.
+func neutralObject(object runtime.Object) runtime.Object {
+	switch object := object.(type) {
+	case *unstructured.Unstructured:
+		if rows, _ := object.Object["rows"].([]any); object.GetKind() == "Table" {
+			for _, row := range rows {
+				if row, ok := row.(map[string]any); ok {
+					cells, _ := row["cells"].([]any)
+					neutralCells(cells)
+				}
+			}
+		}
+		neutralValue(object.Object)
+	case *unstructured.UnstructuredList:
+		neutralValue(object.Object)
+		for i := range object.Items {
+			neutralValue(object.Items[i].Object)
+		}
+	case *metav1.WatchEvent:
+		neutralObject(object.Object.Object)
+	}
+	return object
+}
+
+// withWords returns an object, a list or an event without the objects whose names a line for
+// scripts cannot have; nil if none is left.
+func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
+	switch object := object.(type) {
+	case *unstructured.UnstructuredList:
+		object.Items = slices.DeleteFunc(object.Items, func(item unstructured.Unstructured) bool { return withWords(&item, lines) == nil })
+	case *metav1.WatchEvent:
+		if withWords(object.Object.Object, lines) == nil {
+			return nil
+		}
+	case *unstructured.Unstructured:
+		of := object.GroupVersionKind().GroupKind().String()
+		if !lines.allows(of+"/"+object.GetName(), of, object.GetName()) {
+			return nil
+		}
+	}
+	return object
+}
+
+// watch prints what there is, and what changes until the context ends. kubectl's own would end the
+// process on a signal, with another exit code.
+func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) error {
+	o := g.kubectl
+	r := f.NewBuilder().Unstructured().
+		NamespaceParam(o.Namespace).DefaultNamespace().AllNamespaces(o.AllNamespaces).
+		LabelSelectorParam(o.LabelSelector).FieldSelectorParam(o.FieldSelector).
+		RequestChunksOf(o.ChunkSize).
+		ResourceTypeOrNameArgs(true, args...).SingleResourceType().Latest().
+		TransformRequests(func(r *rest.Request) {
+			if o.ServerPrint && o.IsHumanReadablePrinter {
+				r.SetHeader("Accept", asTable+",application/json")
+			}
+		}).
+		Do()
+	infos, err := r.Infos()
+	if err != nil {
+		if o.IgnoreNotFound && apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	shown := !o.WatchOnly
+	printer, err := o.ToPrinter(infos[0].ResourceMapping(), &shown, o.AllNamespaces, false)
+	if err != nil {
+		return err
+	}
+	there, err := r.Object()
+	if err != nil {
+		return err
+	}
+	out := printers.GetNewTabWriter(o.Out)
+	show := func(kind watch.EventType, object runtime.Object) error {
+		if o.OutputWatchEvents {
+			object = &metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Object: object}}
+		}
+		if err := printer.PrintObj(object, out); err != nil {
+			return fmt.Errorf("print an object: %w", err)
+		}
+		return nil
+	}
+	// A watch from version 0 begins with the object as it is now; that of a list does not.
+	objects, version := []runtime.Object{there}, "0"
+	list := meta.IsListType(there)
+	if list {
+		if version, err = meta.NewAccessor().ResourceVersion(there); err != nil {
+			return err
+		}
+		if objects, err = meta.ExtractList(there); err != nil {
+			return err
+		}
+	}
+	for _, object := range objects {
+		if err := show(watch.Added, object); err != nil {
+			return err
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	shown = list // the first event of an object is what was printed
+	changes, err := r.Watch(version)
+	if err != nil {
+		return err
+	}
+	defer changes.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case event, open := <-changes.ResultChan():
+			switch {
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case !open:
+				return nil
+			case event.Type == watch.Error:
+				return apierrors.FromObject(event.Object)
+			}
+			if err := show(event.Type, event.Object); err != nil {
+				return err
+			}
+			if err := out.Flush(); err != nil {
+				return err
+			}
+			shown = true
+		}
+	}
 }
 
 // narrow has an API of the fleet answer for some clusters and names alone.

@@ -16,6 +16,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/graph"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // The values of --output of a graph, beside JSON.
@@ -97,7 +98,7 @@ func relationsMean() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	for _, r := range graph.Relations() {
-		fmt.Fprintf(t, "  %s\t%s\n", r, r.Means()) //nolint:errcheck // it is memory
+		say(t, "  %s\t%s\n", r, r.Means()) //nolint:errcheck // it is memory
 	}
 	_ = t.Flush() // as above
 	return out.String()
@@ -125,7 +126,7 @@ func (f *graphing) run(ctx context.Context, of string) error {
 	case f.usedBy:
 		q.Set("direction", "usedBy")
 	}
-	fleet, err := f.hub.fleet(f.err)
+	fleet, err := f.hub.fleet(ctx, f.err)
 	if err != nil {
 		return err
 	}
@@ -267,7 +268,7 @@ func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 	if n.State != "" {
 		out += " " + strings.ToUpper(string(n.State))
 	}
-	return harmless(out)
+	return out
 }
 
 // printDot prints a graph as Graphviz reads it.
@@ -281,7 +282,7 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 				out.WriteString("  }\n")
 			}
 			if last = n.Cluster; last != "" {
-				fmt.Fprintf(&out, "  subgraph cluster_%d {\n    label=%s;\n", opened, dotted(last))
+				say(&out, "  subgraph cluster_%d {\n    label=%s;\n", opened, dotted(last))
 				opened++
 			}
 		}
@@ -295,13 +296,13 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 		case slices.Contains(g.Roots, i):
 			style = ", style=bold"
 		}
-		fmt.Fprintf(&out, "    n%d [label=%s%s];\n", i, dotted(label...), style)
+		say(&out, "    n%d [label=%s%s];\n", i, dotted(label...), style)
 	}
 	if last != "" {
 		out.WriteString("  }\n")
 	}
 	for _, e := range g.Edges {
-		fmt.Fprintf(&out, "  n%d -> n%d [label=%s];\n", e.From, e.To, dotted(e.Relation))
+		say(&out, "  n%d -> n%d [label=%s];\n", e.From, e.To, dotted(e.Relation))
 	}
 	out.WriteString("}\n")
 	_, err := io.WriteString(w, out.String())
@@ -309,15 +310,15 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 }
 
 // dotted is a text of some lines in quotes, in which nothing ends them or is a variable of Graphviz.
-func dotted(lines ...string) string {
+func dotted(lines ...string) neutral.Trusted {
 	var out strings.Builder
 	out.WriteByte('"')
 	for i, line := range lines {
 		if i > 0 {
 			out.WriteString(`\n`)
 		}
-		out.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(harmless(line)))
+		out.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(cell(line)))
 	}
 	out.WriteByte('"')
-	return out.String()
+	return neutral.Trusted(out.String())
 }

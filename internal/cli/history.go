@@ -11,7 +11,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
+	"orrery.dev/orrery/internal/search"
 )
 
 // typedChange is a change of an object of a type.
@@ -58,12 +59,15 @@ const (
 	fieldsShown = 3  // fields in a table
 )
 
+// whole is the value of a field on a line. It may be long.
+func whole(of json.RawMessage) neutral.Trusted { return neutral.Trusted(neutral.Line(string(of))) }
+
 // short is a value on a line.
 func short(value json.RawMessage, most int) string {
 	if value == nil {
 		return "(none)"
 	}
-	text := harmless(string(value))
+	text := neutral.Line(string(value))
 	if r := []rune(text); most > 0 && len(r) > most {
 		text = string(r[:most]) + "…"
 	}
@@ -79,13 +83,13 @@ func (c *typedChange) what(all bool) string {
 			break
 		}
 		if d.Hidden {
-			parts = append(parts, harmless(d.Path))
+			parts = append(parts, neutral.Line(d.Path))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s: %s → %s", harmless(d.Path), short(d.Before, mostShown), short(d.After, mostShown)))
+		parts = append(parts, fmt.Sprintf("%s: %s → %s", neutral.Line(d.Path), short(d.Before, mostShown), short(d.After, mostShown)))
 	}
 	if c.Cause != "" {
-		parts = append(parts, fmt.Sprintf("(%s)", harmless(c.Cause)))
+		parts = append(parts, fmt.Sprintf("(%s)", neutral.Line(c.Cause)))
 	}
 	return cmp.Or(strings.Join(parts, "; "), "-")
 }
@@ -93,7 +97,6 @@ func (c *typedChange) what(all bool) string {
 // printFields prints what was and what is of each field. Of texts of several lines the lines that both begin and end with are left out.
 func printFields(w io.Writer, c *typedChange) error {
 	for _, d := range c.Fields {
-		d.Path = harmless(d.Path)
 		switch before, after := lines(d.Before), lines(d.After); {
 		case d.Hidden:
 			if err := say(w, "    ~ %s: (not shown)\n", d.Path); err != nil {
@@ -105,32 +108,18 @@ func printFields(w io.Writer, c *typedChange) error {
 			}
 		default:
 			if d.Before != nil {
-				if err := say(w, "    - %s: %s\n", d.Path, harmless(string(d.Before))); err != nil {
+				if err := say(w, "    - %s: %s\n", d.Path, whole(d.Before)); err != nil {
 					return err
 				}
 			}
 			if d.After != nil {
-				if err := say(w, "    + %s: %s\n", d.Path, harmless(string(d.After))); err != nil {
+				if err := say(w, "    + %s: %s\n", d.Path, whole(d.After)); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
-}
-
-// harmless is a text from an object as a terminal may show it: what would steer the terminal, forge lines and columns, or turn the order in
-// which the text is read is replaced.
-func harmless(text string) string { return harmlessBut(text, "") }
-
-// harmlessBut is harmless of a text that may have some control characters.
-func harmlessBut(text, allowed string) string {
-	return strings.Map(func(r rune) rune {
-		if (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) && !strings.ContainsRune(allowed, r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 // lines are those of a text; nil: it is none.
@@ -159,7 +148,7 @@ func printLines(w io.Writer, path string, before, after []string) error {
 		lines []string
 	}{{"-", before[first : len(before)-last]}, {"+", after[first : len(after)-last]}} {
 		for _, line := range side.lines {
-			if err := say(w, "      %s %s\n", side.sign, harmless(line)); err != nil {
+			if err := say(w, "      %s %s\n", side.sign, neutral.Trusted(neutral.Line(line))); err != nil {
 				return err
 			}
 		}
@@ -216,16 +205,16 @@ What was is kept for as long as "orrery server --mirror-history-time" says, a we
 					return err
 				}
 			}
-			fleet, err := f.fleet(s.err)
+			fleet, err := f.fleet(cmd.Context(), s.err)
 			if err != nil {
 				return err
 			}
 			if deleted {
-				changes, err := fleet.deleted(cmd.Context(), s.err, args, &in, limit)
+				changes, partial, err := fleet.deleted(cmd.Context(), s.err, args, &in, limit)
 				if err != nil {
 					return err
 				}
-				return printValue(s.out, output, changes, func(w io.Writer) error { return printDeleted(w, changes) })
+				return printValue(s.out, output, changes, func(w io.Writer) error { return printDeleted(w, changes, partial) })
 			}
 			changes, quiet, err := fleet.history(cmd.Context(), kind, name, &in, limit, all)
 			if err != nil {
@@ -295,7 +284,7 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 		fmt.Fprintln(t, "CLUSTER\tREVISION\tTIME\tCHANGE\tBY\tWHAT") //nolint:errcheck // Flush reports it
 		for i := range changes {
 			c := &changes[i]
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide)) //nolint:errcheck // as above
+			say(t, "%s\t%d\t%s\t%s\t%s\t%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), c.what(wide)) //nolint:errcheck // as above
 		}
 		return t.Flush()
 	}
@@ -303,7 +292,7 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 		c := &changes[i]
 		cause := ""
 		if c.Cause != "" {
-			cause = " (" + harmless(c.Cause) + ")"
+			cause = " (" + c.Cause + ")"
 		}
 		if err := say(w, "%s  revision %d  %s  %s by %s%s\n", c.Cluster, c.Revision, c.when(), c.Change, c.by(), cause); err != nil {
 			return err
@@ -315,80 +304,85 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 	return nil
 }
 
-// ask calls ask for the types that a user names, or for all of which there is a history and that the user may see. Those that are left out are told to w.
-func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) error {
+// ask calls ask for the types that a user names, or for all of which there is a history and that
+// the user may see. Those that are left out are told to w; if
+// all are, that is the error.
+func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) (partial bool, err error) {
 	var types []schema.GroupVersionResource
 	for _, name := range names {
 		found, err := c.find(name)
 		if err != nil {
-			return err
+			return false, err
 		}
 		types = append(types, found.Resource)
 	}
 	if len(names) == 0 {
 		lists, err := c.served.ServerPreferredResources()
 		if err != nil {
-			return fmt.Errorf("read the fleet's types: %w", err)
+			return false, fmt.Errorf("read the fleet's types: %w", err)
 		}
 		for _, list := range lists {
 			gv, err := schema.ParseGroupVersion(list.GroupVersion)
 			if err != nil {
-				return fmt.Errorf("read the fleet's types: %w", err)
+				return false, fmt.Errorf("read the fleet's types: %w", err)
 			}
 			for _, r := range list.APIResources {
 				types = append(types, gv.WithResource(r.Name))
 			}
 		}
 	}
-	var forbidden []string
+	var unlisted leftOut
+	answered := false
 	for _, gvr := range types {
 		err := ask(gvr)
 		switch {
 		case err == nil:
-		case len(names) == 0 && apierrors.IsForbidden(err):
-			forbidden = append(forbidden, gvr.GroupResource().String())
+			answered = true
+		case len(names) == 0 && unlisted.take(gvr.GroupResource(), err):
 		case len(names) == 0 && (apierrors.HasStatusCause(err, fleetv1alpha1.CauseNoHistory) || apierrors.IsNotFound(err)): // none is kept, or no cluster asked for has the type
 		default:
-			return fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
+			return false, fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
 		}
 	}
-	if len(forbidden) > 0 {
-		return say(w, "Left out is what you may not list: %s.\n", strings.Join(forbidden, ", "))
+	if len(unlisted.types) == 0 || !answered {
+		return false, unlisted.err()
 	}
-	return nil
+	return true, say(w, "Left out is what you may not list: %s.\n", strings.Join(unlisted.types, ", "))
 }
 
-// deleted returns objects that are gone, the latest first.
-func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) ([]typedChange, error) {
-	changes := []typedChange{}
+// deleted returns objects that are gone, the latest first. partial is true if there are types that
+// the caller may not list.
+func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) (changes []typedChange, partial bool, err error) {
+	changes = []typedChange{}
 	parameters := in.parameters(false)
 	parameters.Set("deleted", "true")
-	if err := c.ask(w, types, func(gvr schema.GroupVersionResource) error {
+	partial, err = c.ask(w, types, func(gvr schema.GroupVersionResource) error {
 		n := 0
 		return c.changes(ctx, pathOf(gvr, in.namespace, ""), parameters, func(change fleetv1alpha1.ObjectChange) bool {
 			changes = append(changes, typedChange{gvr.GroupResource().String(), change})
 			n++
 			return limit == 0 || n < limit
 		})
-	}); err != nil {
-		return nil, err
+	})
+	if err != nil {
+		return nil, false, err
 	}
 	slices.SortStableFunc(changes, func(a, b typedChange) int { return cmp.Compare(b.Revision, a.Revision) })
 	if limit > 0 && len(changes) > limit {
 		changes = changes[:limit]
 	}
-	return changes, nil
+	return changes, partial, nil
 }
 
-func printDeleted(w io.Writer, changes []typedChange) error {
+func printDeleted(w io.Writer, changes []typedChange, partial bool) error {
 	if len(changes) == 0 {
-		return say(w, "Nothing was deleted.\n")
+		return say(w, "Nothing%s was deleted.\n", thatYouMayList(partial))
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "CLUSTER\tNAMESPACE\tOBJECT\tDELETED\tUID") //nolint:errcheck // Flush reports it
 	for i := range changes {
 		c := &changes[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID) //nolint:errcheck // as above
+		say(t, "%s\t%s\t%s\t%s\t%s\n", c.Cluster, cmp.Or(c.Namespace, "-"), c.object(), c.when(), c.UID) //nolint:errcheck // as above
 	}
 	return t.Flush()
 }
@@ -414,22 +408,26 @@ The moment is how long ago it was, such as 1h or 2d, or a time, such as 2026-11-
 			if since == "" {
 				return usageError{fmt.Errorf("--since must be given, such as --since 1h; see %q", cmd.CommandPath()+" --help")}
 			}
-			fleet, err := f.fleet(s.err)
+			if err := search.CheckMoment(since); err != nil {
+				return usageError{fmt.Errorf("--since %q: %w", since, err)}
+			}
+			fleet, err := f.fleet(cmd.Context(), s.err)
 			if err != nil {
 				return err
 			}
 			changes := []typedChange{}
 			parameters := in.parameters(all)
 			parameters.Set("changedSince", since)
-			if err := fleet.ask(s.err, args, func(gvr schema.GroupVersionResource) error {
+			partial, err := fleet.ask(s.err, args, func(gvr schema.GroupVersionResource) error {
 				return fleet.changes(cmd.Context(), pathOf(gvr, in.namespace, ""), parameters, func(change fleetv1alpha1.ObjectChange) bool {
 					changes = append(changes, typedChange{gvr.GroupResource().String(), change})
 					return true
 				})
-			}); err != nil {
+			})
+			if err != nil {
 				return err
 			}
-			return printValue(s.out, output, changes, func(w io.Writer) error { return printDiff(w, changes, output == outputWide) })
+			return printValue(s.out, output, changes, func(w io.Writer) error { return printDiff(w, changes, output == outputWide, partial) })
 		},
 	}
 	f.add(cmd)
@@ -446,9 +444,17 @@ var signs = map[fleetv1alpha1.ChangeType]string{
 	fleetv1alpha1.ChangeUpdated: "~", fleetv1alpha1.ChangeRecreated: "±",
 }
 
-func printDiff(w io.Writer, changes []typedChange, wide bool) error {
+// thatYouMayList bounds what a sentence is about, if there are types that the caller may not list.
+func thatYouMayList(partial bool) string {
+	if partial {
+		return " that you may list"
+	}
+	return ""
+}
+
+func printDiff(w io.Writer, changes []typedChange, wide, partial bool) error {
 	if len(changes) == 0 {
-		return say(w, "Nothing changed.\n")
+		return say(w, "Nothing%s changed.\n", thatYouMayList(partial))
 	}
 	for i := range changes {
 		c := &changes[i]

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +26,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -226,6 +230,9 @@ func TestKubectlInTheFleet(t *testing.T) {
 	t.Run("Taints", f.taints)
 	t.Run("Completion", f.completion)
 	t.Run("Promote", f.promote)
+	t.Run("MistypedCluster", f.mistyped)
+	t.Run("Tenant", f.tenant)
+	t.Run("CtrlC", f.ctrlC)
 	t.Run("ClusterAway", f.away)
 }
 
@@ -400,7 +407,7 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	follow := &counted{want: 4, reached: cancel}
 	root := newRoot(streams{in: strings.NewReader(""), out: follow, err: io.Discard})
 	root.SetArgs([]string{"logs", "deploy/web", "-n", "shop", "-f", "--kubeconfig=" + f.hub.Kubeconfig()})
-	if err := root.ExecuteContext(ctx); err != nil {
+	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("follow: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(follow.text.String()), "\n")
@@ -502,7 +509,7 @@ func (f *fleetOfTwo) taints(t *testing.T) {
 	mustRun(t, f, "taint", "cluster", "oak", "a=b:NoSchedule")
 	f.fails(1, `error: cluster oak: it has the taint "a=b:NoSchedule" already: --overwrite gives it another value`, "taint", "cluster", "oak", "a=c:NoSchedule")
 	f.fails(1, `error: cluster elm: it has no taint "a"`, "taint", "cluster", "--all", "a-")
-	f.fails(1, `clusters.cluster.orrery.dev "ash" not found`, "cordon", "ash")
+	f.fails(1, "error: no cluster is named ash; the fleet has elm, oak", "cordon", "ash")
 	f.fails(2, "want names of clusters, or --selector, or --all", "cordon")
 	f.fails(2, `effect "Never": want NoSchedule, PreferNoSchedule or NoExecute`, "taint", "cluster", "oak", "a=b:Never")
 	if got := taints(); got != nil { // it was taken away where it was
@@ -731,6 +738,113 @@ func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
 	}
 	if err := m.first(t.Context(), nobody); err == nil || !strings.Contains(err.Error(), "the right to list propagationpolicies.policy.orrery.dev in namespace shop") {
 		t.Errorf("who may not list policies is told: %v", err)
+	}
+}
+
+// mistyped names a cluster that there is not, in every command that takes one.
+func (f *fleetOfTwo) mistyped(t *testing.T) {
+	const want = "no cluster is named okk; the fleet has elm, oak"
+	for path, c := range everyCommand {
+		for _, args := range c.typos {
+			args = append(strings.Fields(path), args...)
+			code, out, errOut := f.run(args...)
+			if code != 1 || strings.Count(errOut, want) != 1 || strings.Contains(errOut, `"http`) {
+				t.Errorf("%q: %d %s%s", args, code, out, errOut)
+			}
+		}
+	}
+	f.fails(1, "2 clusters are named, oak, okk: name one with --cluster (-C)", "exec", "web-1", "-n", "shop", "-C", "oak,okk", "--", "date")
+	f.fails(1, "2 clusters are named, oak, okk", "promote", "deploy/web", "-n", "shop", "-C", "oak,okk")
+}
+
+// tenant has rights in one namespace of the hub, and none in clusters.
+func (f *fleetOfTwo) tenant(t *testing.T) {
+	for _, args := range [][]string{
+		{"create", "namespace", "team-a"}, {"-n", "team-a", "create", "serviceaccount", "dev"},
+		{"-n", "team-a", "create", "rolebinding", "dev", "--clusterrole=edit", "--serviceaccount=team-a:dev"},
+	} {
+		if out, err := f.hub.Kubectl(args...); err != nil {
+			t.Fatal(out)
+		}
+	}
+	token, err := f.hub.Kubectl("-n", "team-a", "create", "token", "dev")
+	if err != nil {
+		t.Fatal(token)
+	}
+	config, err := clientcmd.LoadFromFile(f.hub.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		*user = clientcmdapi.AuthInfo{Token: strings.TrimSpace(token)}
+	}
+	kubeconfig := filepath.Join(t.TempDir(), "tenant")
+	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (code int, out, errOut string) {
+		var o, e bytes.Buffer
+		code = Main(append([]string{args[0], "--kubeconfig=" + kubeconfig}, args[1:]...), strings.NewReader(""), &o, &e)
+		return code, o.String(), e.String()
+	}
+	const as = `, as user "system:serviceaccount:team-a:dev"; its ClusterRole `
+	for command, want := range map[string]string{
+		"cluster list":                         "you may not list clusters.cluster.orrery.dev on the hub" + as + "view",
+		"cluster unjoin oak":                   `you may not get clusters.cluster.orrery.dev "oak" on the hub` + as + "view",
+		"api-resources":                        "you may not list clusters.cluster.orrery.dev on the hub" + as + "view",
+		"logs web-1 -n team-a -C oak":          "you may not get clusters/proxy of cluster oak on the hub" + as + "orrery:proxy",
+		"describe deploy/web -n team-a -C oak": "you may not get clusters/proxy of cluster oak on the hub" + as + "orrery:proxy",
+		"exec web-1 -n team-a -C oak -- date":  "you may not get clusters/proxy of cluster oak on the hub" + as + "orrery:proxy",
+		"promote deploy/web -n team-a -C oak":  "you may not get clusters/proxy of cluster oak on the hub" + as + "orrery:proxy",
+		"cordon oak":                           `you may not get clusters.cluster.orrery.dev "oak" on the hub` + as + "view",
+		"get pods -n shop":                     "you may not list pods in namespace shop on the hub",
+	} {
+		if code, out, errOut := run(strings.Fields(command)...); code != 1 || strings.Count(errOut, want) != 1 || saysNone.MatchString(out+errOut) || strings.Contains(errOut, `"http`) {
+			t.Errorf("%s: %d %s%swant %q", command, code, out, errOut, want)
+		}
+	}
+	// One warning names all types that are shown in part.
+	code, out, errOut := run("search", "e")
+	if code != 0 || strings.Count(errOut, "you may list them on the hub are shown: team-a") != 1 || strings.Count(errOut, "you may not list them") != 1 {
+		t.Errorf("search: %d %s%s", code, out, errOut)
+	}
+	// A caller who may not list clusters does not learn which there are, nor whether there is one.
+	// A diff fails before: the namespace is new.
+	for path, c := range everyCommand {
+		for _, args := range c.typos {
+			args = append(strings.Fields(path), args...)
+			code, out, errOut := run(args...)
+			if code != 1 || strings.Contains(out+errOut, "elm") || path != "diff" && !strings.Contains(errOut, "you may not") {
+				t.Errorf("%q: %d %s%s", args, code, out, errOut)
+			}
+		}
+	}
+}
+
+// ctrlC ends a watch, as a shell does.
+func (f *fleetOfTwo) ctrlC(t *testing.T) {
+	cmd := exec.Command(ownBinary(t), "get", "pods", "-n", "shop", "-C", "oak", "-w", "--kubeconfig="+f.hub.Kubeconfig()) //nolint:noctx // it is sent a signal
+	var errOut bytes.Buffer
+	cmd.Stderr = &errOut
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Errorf("a watch shows nothing: %v", lines.Err())
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	for lines.Scan() { // what is shown before it ends
+	}
+	_ = cmd.Wait() // the code says it
+	if code := cmd.ProcessState.ExitCode(); code != 130 || errOut.Len() > 0 {
+		t.Errorf("Ctrl-C of a watch: code %d, %q", code, errOut.String())
 	}
 }
 

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/util/exec"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // kubectlError is told as kubectl tells it, and ends the process as it would.
@@ -35,40 +37,28 @@ func (e kubectlError) code() int {
 	return 1
 }
 
-// lines are what is printed, one for each error.
-func (e kubectlError) lines() []string {
+// lines are what is printed, one for each error, each once.
+func (e kubectlError) lines(ctx context.Context) []string {
 	var lines []string
 	for _, err := range each(e.error) {
-		lines = append(lines, toldByKubectl(err))
+		if line := toldByKubectl(ctx, err); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
 	}
 	return lines
 }
 
-// each are the errors of one that is several.
-func each(err error) (all []error) {
-	var parts []error
-	switch several := err.(type) { //nolint:errorlint // one that is wrapped is told with what wraps it
-	case utilerrors.Aggregate:
-		parts = several.Errors()
-	case interface{ Unwrap() []error }:
-		parts = several.Unwrap()
-	default:
-		return []error{err}
-	}
-	for _, part := range parts {
-		all = append(all, each(part)...)
-	}
-	return all
-}
-
 // toldByKubectl is an error in kubectl's words.
-func toldByKubectl(err error) string {
+func toldByKubectl(ctx context.Context, err error) string {
 	if _, ok := errors.AsType[exec.ExitError](err); ok {
 		return err.Error()
 	}
+	if unknown, ok := errors.AsType[unknownClusterError](err); ok {
+		return "error: " + unknown.sentence(ctx)
+	}
 	text, known := cmdutil.StandardErrorMessage(plain(err))
 	if !known {
-		text = "error: " + strings.TrimPrefix(err.Error(), "error: ")
+		text = "error: " + strings.TrimPrefix(withoutRequests(err), "error: ")
 	}
 	return strings.TrimSuffix(text, "\n")
 }
@@ -85,11 +75,11 @@ func (f *failures) add(ctx context.Context, what string, err error) {
 		return
 	}
 	f.count++
-	text := toldByKubectl(err)
+	text := toldByKubectl(ctx, err)
 	if rest, ok := strings.CutPrefix(text, "error: "); ok {
 		text = rest
 	}
-	fmt.Fprintf(f.to, "error: %s: %s\n", what, text) //nolint:errcheck // nowhere to say so
+	_ = say(f.to, "error: %s: %s\n", what, neutral.Indented(text)) // nowhere to say so
 }
 
 // err is an error if something went wrong.

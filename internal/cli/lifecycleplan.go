@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
@@ -27,7 +29,7 @@ changed, except that a short file is written and removed to time the disk. The e
 is 1 if there are errors; warnings leave it 0.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := file.read(s)
+			c, _, err := readOfCluster(cmd.Context(), s, &file, &f)
 			if err != nil {
 				return err
 			}
@@ -63,14 +65,28 @@ is 1 if there are errors; warnings leave it 0.`,
 	return cmd
 }
 
+// readOfCluster reads the file of a cluster, and the cluster's state, which is nil for a new one.
+// It refuses a file that lacks hosts of its cluster, as the commands that change the cluster do.
+func readOfCluster(ctx context.Context, s streams, file *fileFlag, f *engineFlags) (*clusterv1alpha1.Cluster, *lifecycle.State, error) {
+	c, err := file.read(s)
+	if err != nil {
+		return nil, nil, err
+	}
+	state, err := f.files().Load(ctx, c.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, state, keepsHosts(c, state)
+}
+
 func printFindings(w io.Writer, findings []plan.Finding) error {
 	if len(findings) == 0 {
 		return say(w, "Nothing stands in the way.\n")
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") //nolint:errcheck // Flush reports it
+	say(t, "HOST\tCHECK\tSEVERITY\tFINDING\n") //nolint:errcheck // Flush reports it
 	for _, f := range findings {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix) //nolint:errcheck // Flush reports it
+		say(t, "%s\t%s\t%s\t%s; %s\n", f.Host, f.Check, f.Severity, f.Message, f.Fix) //nolint:errcheck // Flush reports it
 	}
 	return t.Flush()
 }
@@ -91,15 +107,8 @@ line has the hash of the plan: "create" or "apply" with --plan HASH does this pl
 nothing. The commands that change a cluster show theirs with --dry-run.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := file.read(s)
+			c, state, err := readOfCluster(cmd.Context(), s, &file, &f)
 			if err != nil {
-				return err
-			}
-			state, err := f.files().Load(cmd.Context(), c.Name)
-			if err != nil {
-				return err
-			}
-			if err := keepsHosts(c, state); err != nil {
 				return err
 			}
 			e, err := f.engine(c.Name, newRunProgress(s.err, false))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // maxLiveHosts bounds the hosts that are shown at a time on a terminal.
@@ -35,10 +36,10 @@ type runProgress struct {
 
 func newRunProgress(w io.Writer, verbose bool) *runProgress {
 	p := &runProgress{
-		w: w, verbose: verbose, width: 80, start: time.Now(),
+		w: raw(w), verbose: verbose, width: 80, start: time.Now(),
 		hosts: map[string]lifecyclev1alpha1.HostRun{}, steps: map[string]string{},
 	}
-	if f, ok := w.(*os.File); ok && !verbose && term.IsTerminal(int(f.Fd())) {
+	if f, ok := p.w.(*os.File); ok && !verbose && term.IsTerminal(int(f.Fd())) {
 		p.terminal = true
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
 			p.width = width
@@ -98,7 +99,8 @@ func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
 // linef prints one line.
 func (p *runProgress) linef(format string, args ...any) {
 	elapsed := time.Since(p.start).Round(time.Second)
-	fmt.Fprintf(p.w, "[%3s] %s\n", elapsed, fmt.Sprintf(format, args...)) //nolint:errcheck // progress is a courtesy
+	text := neutral.Indented(fmt.Sprintf(format, args...))
+	_ = say(p.w, "[%3s] %s\n", elapsed, text) // progress is a courtesy
 }
 
 // draw rewrites our lines on the terminal: how far the run is, and the hosts that are at work, those that failed first.
@@ -170,7 +172,7 @@ func after(before, text string) string {
 
 // cutLine makes a text fit in a line.
 func cutLine(text string, width int) string {
-	text = strings.Join(strings.Fields(text), " ")
+	text = neutral.Line(strings.Join(strings.Fields(text), " "))
 	if runes := []rune(text); len(runes) > width {
 		return string(runes[:width-1]) + "…"
 	}

@@ -130,8 +130,12 @@ func (f *runFlags) order() string {
 	return flags
 }
 
-// start records a new Operation and runs it.
+// start records a new Operation and runs it. An Operation that is refused before any host is asked
+// is not recorded.
 func start(ctx context.Context, e *lifecycle.Engine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
+	if err := e.Check(ctx, op, spec); err != nil {
+		return err
+	}
 	if err := e.Env.Create(ctx, op); err != nil {
 		return err
 	}

@@ -136,6 +136,9 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := checkSelector(l.selector); err != nil {
+		return err
+	}
 	h, err := l.hub.api(ctx, l.err)
 	if err != nil {
 		return err
@@ -163,6 +166,9 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	all := len(logs) + problems.count
 	if l.follow {
 		l.asTheyCome(ctx, logs, problems)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	} else if err := l.byTime(ctx, logs, problems); err != nil {
 		return err
 	}
@@ -187,6 +193,15 @@ func (r *reaching) having(ctx context.Context, h *hubAPI, what, selector string)
 		return nil, nowhere(m.Resource.GroupResource(), name, r.clusters)
 	}
 	return clusters, nil
+}
+
+// several is an error: a command is for one cluster.
+func (r *reaching) several(what string, clusters []string) error {
+	// Clusters that are named need not have it.
+	if len(r.clusters) > 0 && !slices.ContainsFunc(r.clusters, isPattern) {
+		return fmt.Errorf("%d clusters are named, %s: name one with --cluster (-C)", len(clusters), some(clusters))
+	}
+	return fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
 }
 
 // nowhere is an error: no cluster has something, of those that were asked for.
@@ -218,6 +233,7 @@ func (l *logging) gather(ctx context.Context, h *hubAPI, clusters []string, what
 		if err != nil {
 			return nil, err
 		}
+		at.config.Wrap(neutralAnswers)
 		wg.Go(func() { each[i].logs, each[i].errs = l.in(ctx, at, cluster, what, options) })
 	}
 	wg.Wait()
@@ -288,9 +304,9 @@ func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Po
 // label is what a line begins with.
 func (c *containerLog) label(containers bool) string {
 	if containers {
-		return "[" + c.cluster + "/" + c.pod + "/" + c.container + "] "
+		return cell("[" + c.cluster + "/" + c.pod + "/" + c.container + "] ")
 	}
-	return "[" + c.cluster + "/" + c.pod + "] "
+	return cell("[" + c.cluster + "/" + c.pod + "] ")
 }
 
 func (c *containerLog) String() string {
@@ -325,7 +341,7 @@ func (l *logging) line(of *containerLog, line []byte) error {
 	if !bytes.HasSuffix(line, []byte("\n")) { // the last one of a container
 		out.WriteByte('\n')
 	}
-	_, err := l.out.Write(out.Bytes())
+	_, err := raw(l.out).Write(out.Bytes()) // the program's bytes, as they are
 	return err
 }
 

@@ -396,7 +396,7 @@ func printMigrated(w io.Writer, report []migrated, dryRun bool) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprint(t, "FROM\tACTION\tTO\n") //nolint:errcheck // Flush reports it
 	for _, r := range report {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", r.From, r.Action, r.To) //nolint:errcheck // as above
+		say(t, "%s\t%s\t%s\n", r.From, r.Action, r.To) //nolint:errcheck // as above
 	}
 	if err := t.Flush(); err != nil {
 		return err

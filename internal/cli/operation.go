@@ -17,6 +17,7 @@ import (
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 func newOperation(s streams) *cobra.Command {
@@ -88,13 +89,13 @@ func newOperationList(s streams) *cobra.Command {
 
 func (f *stateFlags) printOperations(ctx context.Context, w io.Writer, ops []lifecyclev1alpha1.Operation) error {
 	if len(ops) == 0 {
-		return say(w, "No operations found.\n")
+		return say(w, "No operations found on this machine, in %s. Those of the hub: kubectl --context hub get operations\n", f.dir)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") //nolint:errcheck // Flush reports it
+	say(t, "NAME\tCLUSTER\tACTION\tPHASE\tSTEPS\tTOOK\tAGE\n") //nolint:errcheck // Flush reports it
 	for _, op := range ops {
 		//nolint:errcheck // Flush reports it
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", op.Name, op.Spec.Cluster, op.Spec.Action, f.phase(ctx, &op),
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", op.Name, op.Spec.Cluster, op.Spec.Action, f.phase(ctx, &op),
 			cmp.Or(count("", op.Status.StepsDone, op.Status.StepsTotal), "-"), took(op.Status.Started, op.Status.Finished),
 			duration.HumanDuration(time.Since(op.CreationTimestamp.Time)))
 	}
@@ -157,14 +158,14 @@ func (f *stateFlags) printOperation(ctx context.Context, w io.Writer, op *lifecy
 	st := &op.Status
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(format string, args ...any) {
-		fmt.Fprintf(t, format+"\n", args...) //nolint:errcheck // Flush reports it
+		say(t, format+"\n", args...) //nolint:errcheck // Flush reports it
 	}
 	row("Name:\t%s", op.Name)
 	row("Cluster:\t%s", op.Spec.Cluster)
 	row("Action:\t%s", strings.TrimSpace(string(op.Spec.Action)+" "+strings.Join(op.Spec.NamedHosts(), ", ")))
 	row("Phase:\t%s", f.phase(ctx, op))
 	if st.Message != "" {
-		row("Message:\t%s", strings.ReplaceAll(st.Message, "\n", "\n\t"))
+		row("Message:\t%s", neutral.Trusted(strings.Join(neutral.Lines(st.Message), "\n\t")))
 	}
 	if !st.Started.IsZero() {
 		row("Started:\t%s", st.Started.UTC().Format(time.RFC3339))

@@ -59,8 +59,12 @@ type orphan struct {
 
 // String is CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
 func (o *orphan) String() string {
+	return strings.Join(o.parts(), "/")
+}
+
+func (o *orphan) parts() []string {
 	resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}.String()
-	return strings.Join(slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" }), "/")
+	return slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" })
 }
 
 // placedOnHub is what the hub says of where objects belong.
@@ -76,7 +80,7 @@ type placedOnHub struct {
 	key mark.Key
 }
 
-func readPlaced(ctx context.Context, c client.Client, hub string, unseen *missed) (*placedOnHub, error) {
+func readPlaced(ctx context.Context, c client.Client, unseen *missed) (*placedOnHub, error) {
 	var clusters clusterv1alpha1.ClusterList
 	if err := c.List(ctx, &clusters); err != nil {
 		return nil, fmt.Errorf("list clusters: %w", err)
@@ -90,6 +94,10 @@ func readPlaced(ctx context.Context, c client.Client, hub string, unseen *missed
 	name := types.NamespacedName{Namespace: clusterv1alpha1.SecretNamespace, Name: mark.KeySecret}
 	if err := c.Get(ctx, name, &key); err != nil {
 		return nil, fmt.Errorf("read secret %s, by which the hub knows its own copies: %w", name, err)
+	}
+	hub, err := hubID(ctx, c)
+	if err != nil {
+		return nil, err
 	}
 	p := &placedOnHub{
 		clusters: map[string]types.UID{}, bindings: map[types.UID]map[string]bool{}, templates: map[binding.Template]bool{},
@@ -134,7 +142,7 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 
 // findOrphans asks the fleet for every object with our mark. Types that could not be asked for are in the error, beside what
 // was found of the others; clusters and types that the fleet cannot answer for are in warnings.
-func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cluster string) (found []orphan, warnings []string, _ error) {
+func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) (found []orphan, warnings []string, _ error) {
 	unseen := &missed{}
 	fleet := rest.CopyConfig(cfg)
 	fleet.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.FleetPath
@@ -150,6 +158,7 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cl
 	// Copies first: a binding that is made in between is known, and what it has placed is no orphan.
 	lists, problem := served.ServerPreferredResources()
 	var copies []copied
+	var unlisted leftOut
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
@@ -162,14 +171,17 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cl
 			for _, options := range marked() {
 				found, err := listCopies(ctx, objects, gv.WithResource(r.Name), r.Kind, options)
 				copies = append(copies, found...)
-				if err != nil {
-					problem = errors.Join(problem, err)
-					break // the second list of the type would say the same
+				if err == nil {
+					continue
 				}
+				if !unlisted.take(schema.GroupResource{Group: gv.Group, Resource: r.Name}, err) {
+					problem = errors.Join(problem, err)
+				}
+				break // the second list of the type would say the same
 			}
 		}
 	}
-	placed, err := readPlaced(ctx, c, hub, unseen)
+	placed, err := readPlaced(ctx, c, unseen)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -204,7 +216,7 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, hub, cl
 		})
 	}
 	slices.SortFunc(found, func(a, b orphan) int { return cmp.Compare(a.String(), b.String()) })
-	return found, unseen.about(cluster, placed), problem
+	return found, unseen.about(cluster, placed), errors.Join(problem, unlisted.err())
 }
 
 // remove deletes an orphan in its cluster, as the caller there, unless it has changed since it was listed.
@@ -253,7 +265,7 @@ exit code stays 0. An answer without such a warning is complete.`,
 		ValidArgsFunction: f.completeClusters,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			cfg, c, hub, err := f.connect(ctx)
+			cfg, c, err := f.client(ctx)
 			if err != nil {
 				return err
 			}
@@ -264,7 +276,7 @@ exit code stays 0. An answer without such a warning is complete.`,
 					return fmt.Errorf("get cluster %s: %w", cluster, err)
 				}
 			}
-			found, warnings, problem := findOrphans(ctx, cfg, c, hub, cluster)
+			found, warnings, problem := findOrphans(ctx, cfg, c, cluster)
 			if found == nil {
 				return problem
 			}
@@ -272,7 +284,7 @@ exit code stays 0. An answer without such a warning is complete.`,
 				return err
 			}
 			whole := len(warnings) == 0 && problem == nil
-			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(w, output, found, whole) }); err != nil {
+			if err := printValue(s.out, output, found, func(w io.Writer) error { return printOrphans(streams{out: w, err: s.err}, output, found, whole) }); err != nil {
 				return err
 			}
 			if problem != nil || !remove || len(found) == 0 {
@@ -300,14 +312,16 @@ exit code stays 0. An answer without such a warning is complete.`,
 }
 
 // printOrphans prints orphans for people. Without whole some of the fleet was not looked at.
-func printOrphans(w io.Writer, output string, found []orphan, whole bool) error {
+func printOrphans(s streams, output string, found []orphan, whole bool) error {
+	w := s.out
 	if output == outputName {
+		lines := scriptLines{out: w, err: s.err}
 		for i := range found {
-			if err := say(w, "%s\n", &found[i]); err != nil {
+			if err := lines.add(found[i].String(), found[i].parts()...); err != nil {
 				return err
 			}
 		}
-		return nil
+		return lines.problem()
 	}
 	switch {
 	case len(found) == 0 && !whole:
@@ -320,7 +334,7 @@ func printOrphans(w io.Writer, output string, found []orphan, whole bool) error 
 	for i := range found {
 		o := &found[i]
 		resource := schema.GroupResource{Group: o.Group, Resource: o.Resource}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason) //nolint:errcheck // Flush reports it
+		say(t, "%s\t%s\t%s\t%s\t%s\n", o.Cluster, resource.String(), cmp.Or(o.Namespace, "-"), o.Name, o.Reason) //nolint:errcheck // Flush reports it
 	}
 	return t.Flush()
 }

@@ -88,7 +88,7 @@ func (s streams) warnOf(texts []string) error {
 		if i == mostMissed {
 			return say(s.err, "Warning: %d more of what was not looked at are left out\n", len(texts)-i)
 		}
-		if err := say(s.err, "Warning: %s\n", harmless(text)); err != nil {
+		if err := say(s.err, "Warning: %s\n", text); err != nil {
 			return err
 		}
 	}

@@ -32,10 +32,11 @@ func TestMissed(t *testing.T) {
 		oak     = "cluster oak cannot list widgets.example.com, so its objects are missing or the last known: 500"
 		elm     = "cluster elm is unreachable since 2026-01-02T03:04:05Z: its objects are the last known"
 		both    = "nothing is known yet of elm, oak: its objects are missing"
+		cut     = "nothing is known yet of elm and 7 more: their objects are missing" // perhaps oak's
 		neither = "only secrets in the namespaces in which you may list them on the hub are shown: shop"
 	)
 	m := &missed{}
-	for _, text := range []string{oak, elm, oak, both, neither} {
+	for _, text := range []string{oak, elm, oak, both, cut, neither} {
 		m.HandleWarningHeaderWithContext(t.Context(), 299, "-", text)
 	}
 	m.HandleWarningHeaderWithContext(t.Context(), 199, "-", "another server's")
@@ -47,9 +48,9 @@ func TestMissed(t *testing.T) {
 	silent := "cluster elm: types that are not listed are unknown, because these do not answer: metrics.k8s.io/v1beta1, silent.example.com/v1"
 	p := &placedOnHub{clusters: map[string]types.UID{"oak": "1", "elm": "2", "ash": "3"}}
 	for cluster, want := range map[string][]string{
-		"":    {oak, elm, both, neither, silent},
-		"oak": {oak, both, neither},
-		"elm": {elm, both, neither, silent},
+		"":    {oak, elm, both, cut, neither, silent},
+		"oak": {oak, both, cut, neither},
+		"elm": {elm, both, cut, neither, silent},
 	} {
 		if diff := cmp.Diff(want, m.about(cluster, p)); diff != "" {
 			t.Errorf("of %q (-want +got):\n%s", cluster, diff)

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // The values of --output.
@@ -46,15 +48,19 @@ func addOutput(cmd *cobra.Command, output *string, more ...string) {
 func printValue(w io.Writer, output string, v any, table func(io.Writer) error) error {
 	switch output {
 	case outputJSON:
-		e := json.NewEncoder(w)
+		e := json.NewEncoder(asJSON(w))
 		e.SetIndent("", "  ")
 		return e.Encode(v)
 	case outputYAML:
-		b, err := yaml.Marshal(v)
+		b, err := json.Marshal(v)
 		if err != nil {
 			return err
 		}
-		_, err = w.Write(b)
+		// YAML refuses control characters as they are.
+		if b, err = yaml.JSONToYAML(neutral.JSONForYAML(b)); err != nil {
+			return err
+		}
+		_, err = exact(w).Write(b)
 		return err
 	default:
 		return table(w)
@@ -63,7 +69,8 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 
 // printList prints the objects of a cluster-scoped resource: as the API server's own
 // table, or as the objects.
-func printList(ctx context.Context, w io.Writer, cfg *rest.Config, gvr schema.GroupVersionResource, output string, noHeaders bool) error {
+func printList(ctx context.Context, s streams, cfg *rest.Config, gvr schema.GroupVersionResource, output string, noHeaders bool) error {
+	w := s.out
 	if output == outputJSON || output == outputYAML {
 		c, err := dynamic.NewForConfig(cfg)
 		if err != nil {
@@ -97,24 +104,25 @@ func printList(ctx context.Context, w io.Writer, cfg *rest.Config, gvr schema.Gr
 		return fmt.Errorf("read table of %s: %w", gvr.Resource, err)
 	}
 	if output == outputName {
+		lines := scriptLines{out: w, err: s.err}
 		for _, row := range table.Rows {
 			var o metav1.PartialObjectMetadata
 			if err := json.Unmarshal(row.Object.Raw, &o); err != nil {
 				return fmt.Errorf("read table of %s: %w", gvr.Resource, err)
 			}
-			if err := say(w, "%s\n", o.Name); err != nil {
+			if err := lines.add(o.Name, o.Name); err != nil {
 				return err
 			}
 		}
-		return nil
+		return lines.problem()
 	}
 	if len(table.Rows) == 0 && noHeaders {
 		return nil
 	}
 	if len(table.Rows) == 0 {
-		_, err := fmt.Fprintf(w, "No %s found.\n", gvr.Resource)
-		return err
+		return say(w, "No %s found.\n", gvr.Resource)
 	}
+	neutralTable(&table)
 	out := printers.GetNewTabWriter(w)
 	if err := printers.NewTablePrinter(printers.PrintOptions{Wide: output == outputWide, NoHeaders: noHeaders}).PrintObj(&table, out); err != nil {
 		return err

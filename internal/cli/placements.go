@@ -97,7 +97,7 @@ func printPlacements(w io.Writer, placed []placement) error {
 			replicas = strconv.Itoa(int(*p.Replicas))
 		}
 		//nolint:errcheck // Flush reports it
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(p.Namespace, "-"), p.Kind, p.Name, p.Cluster, replicas, p.State)
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(p.Namespace, "-"), p.Kind, p.Name, p.Cluster, replicas, p.State)
 	}
 	return t.Flush()
 }

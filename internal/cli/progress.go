@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // progress says what is being waited for: on a terminal one line that is rewritten,
@@ -23,8 +25,8 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, start: time.Now()}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	p := &progress{w: raw(w), start: time.Now()}
+	if f, ok := p.w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.terminal, p.width = true, 80
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
 			p.width = width
@@ -38,18 +40,16 @@ func (p *progress) step(message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	elapsed := time.Since(p.start).Round(time.Second)
+	message = neutral.Line(message)
 	if p.terminal {
-		line := fmt.Sprintf("[%3s] %s", elapsed, message)
-		if len(line) >= p.width {
-			line = line[:p.width-1]
-		}
+		line := cutLine(fmt.Sprintf("[%3s] %s", elapsed, message), p.width-1)
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line) //nolint:errcheck // progress is a courtesy
 		p.last = line
 		return
 	}
 	step, _, _ := strings.Cut(message, ":")
 	if step != p.last {
-		fmt.Fprintf(p.w, "[%3s] %s\n", elapsed, step) //nolint:errcheck // progress is a courtesy
+		_ = say(p.w, "[%3s] %s\n", elapsed, step) // progress is a courtesy
 		p.last = step
 	}
 }

@@ -99,7 +99,7 @@ func (p *promoting) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(clusters) > 1 {
-		return fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
+		return p.several(what, clusters)
 	}
 	c, err := client.New(h.config, client.Options{Scheme: hub.Scheme()})
 	if err != nil {
@@ -325,7 +325,7 @@ func (m *promotion) print(w io.Writer) error {
 		if i > 0 {
 			before = "---\n"
 		}
-		if err := say(w, "%s%s", before, text); err != nil {
+		if _, err := io.WriteString(exact(w), before+string(text)); err != nil {
 			return err
 		}
 	}

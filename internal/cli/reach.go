@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -72,7 +74,6 @@ type hubAPI struct {
 
 // api reaches the hub. Requests end with the context; warnings are written to w, each once.
 func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
-	quiet()
 	c, path, err := f.load()
 	if err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func telling(host, path string) transport.WrapperFunc {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			answer, err := next.RoundTrip(r)
 			if err == nil {
-				if err := awayIn(answer); err != nil {
+				if err := cmp.Or(awayIn(answer), answeredError(r, answer, next)); err != nil {
 					return nil, err
 				}
 			}
@@ -220,6 +221,14 @@ func (l loaded) Namespace() (string, bool, error) { return l.namespace, l.named,
 
 // ConfigAccess implements clientcmd.ClientConfig.
 func (loaded) ConfigAccess() clientcmd.ConfigAccess { return clientcmd.NewDefaultPathOptions() }
+
+// checkSelector refuses a selector of labels that no server would take.
+func checkSelector(selector string) error {
+	if _, err := labels.Parse(selector); err != nil {
+		return usageError{fmt.Errorf("--selector %q: %w", selector, err)}
+	}
+	return nil
+}
 
 // isPattern is true of what stands for several names.
 func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }

@@ -39,7 +39,7 @@ hub says, which undoes what was changed after the backup.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
-			_, c, _, err := f.connect(ctx)
+			_, c, err := f.client(ctx)
 			if err != nil {
 				return err
 			}

@@ -8,14 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Stamped by the linker.
@@ -68,48 +67,72 @@ func asPlugin(root *cobra.Command) {
 }
 
 // Main runs the command line and returns the process's exit code: 0 for success, 1 for
-// an error, which was printed, 2 for a command line that makes no sense, and that of a command
-// which ran in a container.
+// an error, which was printed, 2 for a command line that makes no sense, 130 if Ctrl-C ended it
+// (128 and the number of the signal), and that of a command which ran in a container.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	return execute(func(*cobra.Command) {}, args, in, out, errOut)
 }
 
-// execute runs a command line of the program, after it is changed.
+// execute runs a command line of the program, after it is changed, until it ends or a signal comes.
 func execute(change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
-	// The first signal ends the context and with it every command in good order; a second
-	// one kills the process as if we had never asked for it.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal(context.Background())
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	return executeIn(ctx, change, args, in, out, errOut)
+}
 
+// executeIn is execute until a context ends.
+func executeIn(ctx context.Context, change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
+	quiet()
+	out, errOut = neutral.NewWriter(out), neutral.NewWriter(errOut)
 	root := newRoot(streams{in: in, out: out, err: errOut})
 	change(root)
 	root.SetArgs(args)
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
+	understood := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
 	err := root.ExecuteContext(ctx)
-	var usage usageError
-	var kubectl kubectlError
-	unreached, ok := errors.AsType[unreachedError](err)
+	if _, known := errors.AsType[usageError](err); err != nil && !understood && !known {
+		err = usageError{err} // of a command that is cobra's own
+	}
+	lines, code := outcome(ctx, err)
+	for _, line := range lines {
+		complain(errOut, line)
+	}
+	return code
+}
+
+// outcome is what is printed of the error of a command, and the process's exit code.
+func outcome(ctx context.Context, err error) (lines []string, code int) {
+	interrupted, cut := errors.AsType[interruptedError](context.Cause(ctx))
+	unreached, away := errors.AsType[unreachedError](err)
+	kubectl, likeKubectl := errors.AsType[kubectlError](err)
+	_, usage := errors.AsType[usageError](err)
 	switch {
 	case err == nil:
-		return 0
-	case ok:
-		fmt.Fprintf(errOut, "error: %v\n", unreached) //nolint:errcheck // nowhere to say so
-		return 1
-	case errors.As(err, &kubectl):
-		for _, line := range kubectl.lines() {
-			fmt.Fprintln(errOut, line) //nolint:errcheck // nowhere to say so
-		}
-		return kubectl.code()
-	case errors.As(err, &usage):
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
-		return 2
+		return nil, 0
+	case away:
+		lines, code = []string{"error: " + unreached.Error()}, 1
+	case likeKubectl && cut && errors.Is(err, context.Canceled): // kubectl says nothing of it
+		code = 1
+	case likeKubectl:
+		lines, code = kubectl.lines(ctx), kubectl.code()
+	case usage:
+		lines, code = []string{"error: " + err.Error()}, 2
 	default:
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
-		return 1
+		lines, code = []string{"error: " + explained(ctx, err)}, 1
 	}
+	if cut && code == 1 {
+		code = interrupted.code()
+	}
+	return lines, code
+}
+
+// complain prints an error. Lines of its text after the first are indented, so that no text of a
+// member looks like another error.
+func complain(w io.Writer, text string) {
+	_ = say(w, "%s\n", neutral.Indented(text)) // nowhere to say so
 }
 
 // usageError is a command line that makes no sense.
@@ -180,8 +203,7 @@ func newVersion(s streams) *cobra.Command {
 				Platform  string `json:"platform"`
 			}{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return printValue(s.out, output, v, func(w io.Writer) error {
-				_, err := fmt.Fprintf(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
-				return err
+				return say(w, "orrery %s (commit %s, %s, %s)\n", v.Version, v.Commit, v.GoVersion, v.Platform)
 			})
 		},
 	}

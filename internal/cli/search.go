@@ -16,13 +16,17 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/printers"
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/expression"
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/query"
+	"orrery.dev/orrery/internal/search"
 )
 
 // usualFound is how many objects a search prints if no limit is said.
@@ -42,6 +46,7 @@ type searching struct {
 	group          []string
 	limit          int
 	explain        bool
+	warned         bool // by the hub: the answer is not complete
 }
 
 func newSearch(s streams) *cobra.Command {
@@ -66,6 +71,12 @@ func newSearch(s streams) *cobra.Command {
 	flags.IntVar(&f.limit, "limit", usualFound, "how many objects are found at most; 0: all")
 	flags.BoolVar(&f.explain, "explain", false, "say what was understood, and what it costs, instead")
 	addOutput(cmd, &f.output, outputName)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok && unknown.GetSpecifiedShortnames() != "" {
+			return usageError{fmt.Errorf("%w; a term that begins with a minus looks like flags: quote the query, as in 'kind:Pod -phase:Running', or put -- before it", err)}
+		}
+		return cmd.Root().FlagErrorFunc()(cmd, err)
+	})
 	// It fails for a flag that is not there, or has one already.
 	_ = cmd.RegisterFlagCompletionFunc("group", cobra.FixedCompletions([]string{"cluster", "namespace", "kind", "phase", "node", "image", "label:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
@@ -75,10 +86,10 @@ func newSearch(s streams) *cobra.Command {
 func searchTerms() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "  WORD\ta part of the name\n") //nolint:errcheck // it is memory
+	say(t, "  WORD\ta part of the name\n") //nolint:errcheck // it is memory
 	keys := query.Keys()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		fmt.Fprintf(t, "  %s\t%s\n", key, keys[key]) //nolint:errcheck // as above
+		say(t, "  %s\t%s\n", key, keys[key]) //nolint:errcheck // as above
 	}
 	_ = t.Flush() // as above
 	return out.String()
@@ -96,12 +107,23 @@ func (f *searching) run(ctx context.Context, text string) error {
 	switch {
 	case f.limit < 0:
 		return usageError{fmt.Errorf("--limit %d: must not be negative", f.limit)}
+	case f.group != nil:
+		if err := search.CheckGroup(strings.Join(f.group, ",")); err != nil {
+			return usageError{fmt.Errorf("--group: %w", err)}
+		}
+	}
+	if f.filter != "" {
+		if _, err := expression.Compile(f.filter); err != nil {
+			return usageError{fmt.Errorf("--filter %q: %w", f.filter, err)}
+		}
+	}
+	switch {
 	case f.explain && f.group != nil:
 		return usageError{errors.New("--explain says what a search finds, and --group counts: want one of them")}
 	case f.group != nil && f.output == outputName:
 		return usageError{errors.New("--output name: counts have no names")}
 	}
-	fleet, err := f.hub.fleet(f.err)
+	fleet, err := f.hub.fleet(ctx, f.err)
 	if err != nil {
 		return err
 	}
@@ -127,6 +149,7 @@ func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, pa
 	if err := result.Error(); err != nil { // which reads what the hub says of it, unlike Raw
 		return nil, fmt.Errorf("search: %w", err)
 	}
+	f.warned = f.warned || len(result.Warnings()) > 0
 	return result.Raw()
 }
 
@@ -172,7 +195,9 @@ func (f *searching) found(ctx context.Context, c rest.Interface, text string) er
 	case f.output == outputJSON || f.output == outputYAML:
 		return printValue(f.out, f.output, map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{}, "items": items}, nil)
 	case f.output == outputName:
-		return printFoundNames(f.out, &table)
+		return printFoundNames(f.streams, &table)
+	case len(table.Rows) == 0 && f.warned:
+		return say(f.err, "Nothing found in what was searched; see the warnings.\n")
 	case len(table.Rows) == 0:
 		return say(f.err, "Nothing found.\n")
 	}
@@ -180,6 +205,7 @@ func (f *searching) found(ctx context.Context, c rest.Interface, text string) er
 }
 
 func printTable(w io.Writer, table *metav1.Table, output string) error {
+	neutralTable(table)
 	out := printers.GetNewTabWriter(w)
 	if err := printers.NewTablePrinter(printers.PrintOptions{Wide: output == outputWide}).PrintObj(table, out); err != nil {
 		return err
@@ -188,26 +214,27 @@ func printTable(w io.Writer, table *metav1.Table, output string) error {
 }
 
 // printFoundNames prints CLUSTER KIND/NAME NAMESPACE, as kubectl --context CLUSTER -n NAMESPACE takes them.
-func printFoundNames(w io.Writer, table *metav1.Table) error {
+func printFoundNames(s streams, table *metav1.Table) error {
+	lines := scriptLines{out: s.out, err: s.err}
 	for _, row := range table.Rows {
 		cell := func(i int) string {
 			text, _ := row.Cells[i].(string)
 			return text
 		}
 		const kind, cluster, namespace, name, version = 0, 1, 2, 3, 6
-		gv, err := schema.ParseGroupVersion(cell(version))
-		if err != nil {
-			return fmt.Errorf("read what was found: %w", err)
-		}
 		of := strings.ToLower(cell(kind))
-		if gv.Group != "" {
-			of += "." + gv.Group
+		if group, _, ok := strings.Cut(cell(version), "/"); ok {
+			of += "." + group
 		}
-		if err := say(w, "%s\n", strings.TrimSpace(cell(cluster)+" "+of+"/"+cell(name)+" "+cell(namespace))); err != nil {
+		line, parts := cell(cluster)+" "+of+"/"+cell(name), []string{cell(cluster), of, cell(name)}
+		if in := cell(namespace); in != "" {
+			line, parts = line+" "+in, append(parts, in)
+		}
+		if err := lines.add(line, parts...); err != nil {
 			return err
 		}
 	}
-	return nil
+	return lines.problem()
 }
 
 // counted prints counts.
@@ -222,14 +249,20 @@ func (f *searching) counted(ctx context.Context, c rest.Interface, text string) 
 	}
 	return printValue(f.out, f.output, counts, func(w io.Writer) error {
 		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-		fmt.Fprintf(t, "%s\tOBJECTS\n", strings.ToUpper(strings.Join(counts.By, "\t"))) //nolint:errcheck // Flush reports it
+		heads := make([]string, 0, len(counts.By)+1)
+		for _, by := range counts.By {
+			heads = append(heads, strings.ToUpper(by))
+		}
+		_ = sayRow(t, append(heads, "OBJECTS")...) // Flush reports it
 		for _, g := range counts.Groups {
 			for _, v := range g.Values {
-				fmt.Fprintf(t, "%s\t", cmp.Or(v, "<none>")) //nolint:errcheck // as above
+				say(t, "%s\t", cmp.Or(v, "<none>")) //nolint:errcheck // as above
 			}
-			fmt.Fprintf(t, "%d\n", g.Objects) //nolint:errcheck // as above
+			say(t, "%d\n", g.Objects) //nolint:errcheck // as above
 		}
-		fmt.Fprintf(t, "TOTAL%s\t%d\n", strings.Repeat("\t", len(counts.By)-1), counts.Total) //nolint:errcheck // as above
+		total := make([]string, max(len(counts.By), 1))
+		total[0] = "TOTAL"
+		_ = sayRow(t, append(total, strconv.FormatInt(counts.Total, 10))...) // as above
 		return t.Flush()
 	})
 }
@@ -248,19 +281,19 @@ func (f *searching) explained(ctx context.Context, c rest.Interface, text string
 		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 		fmt.Fprint(t, "TERM\tMEANS\tBY\n") //nolint:errcheck // Flush reports it
 		for _, term := range x.Terms {
-			fmt.Fprintf(t, "%s\t%s\t%s\n", term.Term, term.Means, term.How) //nolint:errcheck // as above
+			say(t, "%s\t%s\t%s\n", term.Term, term.Means, term.How) //nolint:errcheck // as above
 		}
 		fmt.Fprint(t, "\nKIND\tREAD\tFOUND\n") //nolint:errcheck // as above
 		read, found := 0, 0
 		for _, k := range x.Kinds {
 			read, found = read+k.Read, found+k.Found
-			fmt.Fprintf(t, "%s\t%d\t%d\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Read, k.Found) //nolint:errcheck // as above
+			say(t, "%s\t%d\t%d\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Read, k.Found) //nolint:errcheck // as above
 		}
 		if len(x.LeftOut) > 0 {
 			fmt.Fprint(t, "\nLEFT OUT\tWHY\n") //nolint:errcheck // as above
 		}
 		for _, k := range x.LeftOut {
-			fmt.Fprintf(t, "%s\t%s\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Why) //nolint:errcheck // as above
+			say(t, "%s\t%s\n", schema.GroupResource{Group: k.Group, Resource: k.Resource}, k.Why) //nolint:errcheck // as above
 		}
 		if err := t.Flush(); err != nil {
 			return err
@@ -304,7 +337,7 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	if slices.Contains([]string{query.Kind, query.Cluster, query.Namespace}, key) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
-		fleet, err := f.hub.fleet(io.Discard) // a warning would be taken for a completion's
+		fleet, err := f.hub.fleet(ctx, io.Discard) // a warning would be taken for a completion's
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -314,7 +347,7 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	}
 	var out []string
 	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
-		if v != "" && strings.HasPrefix(strings.ToLower(v), strings.ToLower(value)) {
+		if neutral.IsWord(v) && strings.HasPrefix(strings.ToLower(v), strings.ToLower(value)) {
 			out = append(out, before+v)
 		}
 	}

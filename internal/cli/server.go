@@ -11,24 +11,26 @@ import (
 	"k8s.io/klog/v2"
 
 	"orrery.dev/orrery/internal/hub"
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/server"
 )
 
 // newLog writes lines of text, or JSON where a machine reads them.
 func newLog(s streams, format string, verbosity int) (logr.Logger, error) {
-	o := &slog.HandlerOptions{Level: slog.Level(-verbosity)}
+	level := slog.Level(-verbosity)
 	var h slog.Handler
 	switch format {
 	case "text":
-		h = slog.NewTextHandler(s.err, o)
+		h = neutral.NewTextLog(raw(s.err), level)
 	case "json":
-		h = slog.NewJSONHandler(s.err, o)
+		h = neutral.NewJSONLog(raw(s.err), level)
 	default:
 		return logr.Logger{}, usageError{fmt.Errorf("--log-format %q: want text or json", format)}
 	}
 	log := logr.FromSlogHandler(h)
-	// client-go logs through klog.
+	// client-go logs through klog, and net/http through the log of the standard library.
 	klog.SetLogger(log.WithName("client-go"))
+	slog.SetDefault(slog.New(h))
 	return log, nil
 }
 
@@ -64,6 +66,7 @@ kube-controller-manager run as child processes, with everything they store in
 			if err != nil {
 				return err
 			}
+			keepPrivate()
 			if os.Getenv("GOGC") == "" {
 				// Most of the heap is what is known of the fleet, and stays: Go's default would let garbage take as much
 				// memory again.

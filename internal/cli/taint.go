@@ -213,6 +213,9 @@ func (t *tainting) run(cmd *cobra.Command, names []string) error {
 	case !slices.Contains([]string{"none", "client", "server"}, t.dryRun):
 		return usageError{fmt.Errorf("--dry-run %q: want none, client or server", t.dryRun)}
 	}
+	if err := checkSelector(t.selector); err != nil {
+		return err
+	}
 	h, err := t.hub.api(ctx, t.err)
 	if err != nil {
 		return err
@@ -255,7 +258,7 @@ func (t *tainting) run(cmd *cobra.Command, names []string) error {
 
 // taint changes the taints of one cluster.
 func (t *tainting) taint(ctx context.Context, c client.Client, name string) (changed bool, err error) {
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	try := func() error {
 		var cluster clusterv1alpha1.Cluster
 		if err := c.Get(ctx, types.NamespacedName{Name: name}, &cluster); err != nil {
 			return err
@@ -272,6 +275,10 @@ func (t *tainting) taint(ctx context.Context, c client.Client, name string) (cha
 			options = append(options, client.DryRunAll)
 		}
 		return c.Patch(ctx, &cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
+	}
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // it returns nil if the context ends
+		err = try()
+		return err
 	})
 	return changed, err
 }

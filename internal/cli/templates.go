@@ -94,6 +94,9 @@ func (o *onTemplates) reach(ctx context.Context, args []string) (named []templat
 func (o *onTemplates) wait(ctx context.Context, done func(context.Context) (bool, error), late func() error) error {
 	const often = 250 * time.Millisecond
 	err := wait.PollUntilContextTimeout(ctx, often, o.timeout, true, done)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if wait.Interrupted(err) {
 		return late()
 	}

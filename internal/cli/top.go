@@ -55,7 +55,7 @@ func (m *measuring) addTo(cmd *cobra.Command) {
 		if m.sort != "" && m.sort != "cpu" && m.sort != "memory" {
 			return usageError{fmt.Errorf("--sort-by %q: want cpu or memory", m.sort)}
 		}
-		return nil
+		return checkSelector(m.selector)
 	}
 }
 
@@ -67,7 +67,7 @@ func newTopPods(s streams) *cobra.Command {
 		Short:   "Show what pods use",
 		Example: `  orrery top pods -A --sort-by memory
   orrery top pods -n shop -l app=web --containers -C oak`,
-		Args: atMostOne("pod"),
+		Args: m.atMostOne("pod"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			return m.completeObjects(cmd, append([]string{"pods"}, args...), typed)
 		},
@@ -90,7 +90,7 @@ func newTopNodes(s streams) *cobra.Command {
 		Short:   "Show what nodes use",
 		Example: `  orrery top nodes --sort-by cpu
   orrery top nodes -C 'eu-*' --show-capacity`,
-		Args: atMostOne("node"),
+		Args: m.atMostOne("node"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			return m.completeObjects(cmd, append([]string{"nodes"}, args...), typed)
 		},
@@ -102,10 +102,13 @@ func newTopNodes(s streams) *cobra.Command {
 }
 
 // atMostOne wants the name of something, or none.
-func atMostOne(what string) cobra.PositionalArgs {
+func (m *measuring) atMostOne(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) > 1 {
+		switch {
+		case len(args) > 1:
 			return usageError{fmt.Errorf("want at most one argument, the name of a %s; see %q", what, cmd.CommandPath()+" --help")}
+		case m.selector != "" && len(args) > 0:
+			return usageError{errors.New("--selector: it is instead of a name")}
 		}
 		return nil
 	}
@@ -135,9 +138,6 @@ func (m *measuring) ask(ctx context.Context, h *hubAPI, kind, namespace string, 
 	clusters, err := m.chosen(ctx, h)
 	if err != nil {
 		return nil, err
-	}
-	if m.selector != "" && len(args) > 0 {
-		return nil, usageError{errors.New("--selector: it is instead of a name")}
 	}
 	metrics := schema.GroupVersionResource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: kind}
 	list := struct {
@@ -244,7 +244,7 @@ func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
 		if m.containers {
 			cells = append(cells, container)
 		}
-		fmt.Fprintln(t, strings.Join(append(cells, cpu, memory), "\t")) //nolint:errcheck // Flush reports it
+		_ = sayRow(t, append(cells, cpu, memory)...) // Flush reports it
 	}
 	if !m.noHeaders {
 		name := "NAME"
@@ -302,7 +302,7 @@ func (m *measuring) nodes(ctx context.Context, args []string) error {
 		r := &rows[i]
 		size := sizes[r.cluster()+"/"+r.Name]
 		//nolint:errcheck // as above
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
+		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.cluster(), r.Name,
 			cores(r.Usage.Cpu()), part(r.Usage.Cpu(), size.Cpu()), mebibytes(r.Usage.Memory()), part(r.Usage.Memory(), size.Memory()))
 	}
 	return t.Flush()

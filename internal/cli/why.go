@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // asking are the flags of why.
@@ -38,7 +39,7 @@ func newWhy(s streams) *cobra.Command {
 		Short: "Say why a template is placed where it is, and not elsewhere",
 		Long: `Say which policy claims an object of the hub and which lost, what spoke against each cluster, what is
 not done yet and what it waits for, also of an object that is gone from the hub while clusters have
-copies. Of an object that no policy claims the policies are named that nearly do. Clusters that you may not see are counted. It takes the right to get the object.`,
+copies. Of an object that no policy claims the policies are named that nearly do. Clusters that you may not see are left out; those that have the object are counted. It takes the right to get the object.`,
 		Example: `  orrery why deploy/web -n shop
   orrery why namespace/shop -o yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error { return asKubectl(a.run(cmd.Context(), args)) },
@@ -104,7 +105,7 @@ func printWhy(w io.Writer, e *fleetv1alpha1.PlacementExplanation, wide bool, now
 		what = e.Of.Kind + " " + e.Of.Namespace + "/" + e.Of.Name
 	}
 	var out strings.Builder
-	p := func(format string, args ...any) { fmt.Fprintf(&out, format, args...) }
+	p := func(format string, args ...any) { _ = say(&out, format, args...) } // it is memory
 	p("%s: %s.\n", what, e.Message)
 	if d := e.Decision; d != nil {
 		p("So decided %s ago", duration.HumanDuration(now.Sub(d.Time.Time)))
@@ -141,11 +142,7 @@ func printWhy(w io.Writer, e *fleetv1alpha1.PlacementExplanation, wide bool, now
 		p("  and %d more\n", e.FollowMore)
 	}
 	printSection(&out, "It follows", e.Follows, object)
-	lines := strings.Split(out.String(), "\n")
-	for i := range lines {
-		lines[i] = harmless(lines[i])
-	}
-	return say(w, "%s", strings.Join(lines, "\n"))
+	return say(w, "%s", neutral.Trusted(out.String()))
 }
 
 func policyWithReason(p fleetv1alpha1.ExplainedPolicy) string {
@@ -158,10 +155,10 @@ func policyWithReason(p fleetv1alpha1.ExplainedPolicy) string {
 
 func printSection[T any](out *strings.Builder, title string, all []T, line func(T) string) {
 	if len(all) > 0 {
-		fmt.Fprintf(out, "\n%s\n", title)
+		say(out, "\n%s\n", title)
 	}
 	for _, one := range all {
-		fmt.Fprintf(out, "  %s\n", line(one))
+		say(out, "  %s\n", line(one))
 	}
 }
 
@@ -206,7 +203,7 @@ func printWhyClusters(out *strings.Builder, e *fleetv1alpha1.PlacementExplanatio
 			}
 			why = append(why, said)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", c.Name, placed, replicas, strings.Join(why, "; ")) //nolint:errcheck // it is memory
+		say(t, "%s\t%s\t%s\t%s\n", c.Name, placed, replicas, strings.Join(why, "; ")) //nolint:errcheck // it is memory
 	}
 	_ = t.Flush() // as above
 	return left

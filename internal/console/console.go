@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/time/rate"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/slots"
 )
 
 // Paths on the public listener.
@@ -68,8 +68,8 @@ type Console struct {
 	passage  *passage
 	links    *vault[link]
 	sessions *vault[*Session]
-	keeping  sync.Mutex    // guards SessionsFile
-	tokens   *rate.Limiter // bounds exchanges of tokens, which the hub must review
+	keeping  sync.Mutex   // guards SessionsFile
+	tokens   *slots.Rates // bounds exchanges of tokens, which the hub must review
 	log      logr.Logger
 
 	ctx  context.Context //nolint:containedctx // sessions end with it
@@ -102,7 +102,7 @@ func New(o Options) (*Console, error) {
 	c := &Console{
 		options: o, files: page, reviews: client.AuthenticationV1().TokenReviews(), passage: hub, log: o.Log,
 		links: newVault[link](mostLinks, mostLinksOfOne), sessions: newVault[*Session](mostSessions, mostSessionsOfOne),
-		tokens:   rate.NewLimiter(tokensPerSecond, tokensAtOnce),
+		tokens:   slots.NewRates(tokensOfAll, tokensOfAddress),
 		lifetime: sessionLifetime, linkLifetime: linkLifetime, reviewInterval: reviewInterval, rightsInterval: rightsInterval,
 		bodyTime: bodyTime, writeTime: writeTime,
 	}

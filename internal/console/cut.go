@@ -46,12 +46,8 @@ func (c *cutWriter) done() {
 	c.ended = true
 }
 
-// WriteHeader implements http.ResponseWriter. It drops informational answers, because their headers
-// are not filtered. 101 is no informational answer here, but the answer itself.
+// WriteHeader implements http.ResponseWriter.
 func (c *cutWriter) WriteHeader(code int) {
-	if code < http.StatusOK && code != http.StatusSwitchingProtocols {
-		return
-	}
 	if c.code == 0 {
 		c.code = code
 	}

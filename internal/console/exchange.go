@@ -16,20 +16,24 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/slots"
 )
 
 // Bounds of links and exchanges.
 const (
-	linkLifetime   = 30 * time.Second
-	mostLinks      = 10_000
-	mostLinksOfOne = 20
-	// Attempts with links are not limited: they cost one lookup, and links cannot be guessed. The
-	// hub must review each token.
-	tokensPerSecond = 10
-	tokensAtOnce    = 20
+	linkLifetime    = 30 * time.Second
+	mostLinks       = 10_000
+	mostLinksOfOne  = 20
 	longestExchange = 32 << 10
 	bodyTime        = 10 * time.Second
 	reviewTime      = 10 * time.Second
+)
+
+// How often tokens are tried, which the hub must review. Attempts with links are not limited: they
+// cost one lookup, and links cannot be guessed.
+var (
+	tokensOfAll     = slots.Rate{PerSecond: 20, Burst: 40}
+	tokensOfAddress = slots.Rate{PerSecond: 10, Burst: 20}
 )
 
 // link allows a user to open one session.
@@ -126,7 +130,7 @@ func (c *Console) exchanged(w http.ResponseWriter, r *http.Request) (who *user.D
 		}
 		return l.who, "", nil
 	}
-	if !c.tokens.Allow() {
+	if !c.tokens.Allow(r.RemoteAddr) {
 		return nil, "", apierrors.NewTooManyRequests("too many tokens are being tried: try again in a second, or use the link that the command orrery console prints", 1)
 	}
 	if who, err = c.whoHas(r.Context(), asked.Token); err != nil {

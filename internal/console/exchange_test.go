@@ -1,7 +1,11 @@
 package console
 
 import (
+	"bufio"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"orrery.dev/orrery/internal/slots"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -156,12 +161,26 @@ func TestExchangesAreBounded(t *testing.T) {
 	if got := slow.answer(); got.StatusCode != http.StatusBadRequest {
 		t.Errorf("a body that never comes: %s", got.Status)
 	}
-	s.tokens.SetLimit(0)
-	s.tokens.SetBurst(2)
+	s.tokens = slots.NewRates(slots.Rate{Burst: 3}, slots.Rate{Burst: 2})
 	for _, code := range []int{http.StatusUnauthorized, http.StatusUnauthorized, http.StatusTooManyRequests} {
 		b.want(code, http.MethodPost, sessionPath, `{"token": "secret-1"}`)
 	}
 	b.want(http.StatusCreated, http.MethodPost, sessionPath, asLink(s.link(alice)))
+	// One address does not use up the attempts of others.
+	elsewhere := tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}, Config: &tls.Config{RootCAs: s.roots}}
+	c, err := elsewhere.DialContext(t.Context(), "tcp", strings.TrimPrefix(s.url, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	body := `{"token": "secret-1"}`
+	_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nOrigin: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", sessionPath, s.url, len(body), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || r.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a token from another address: %v, %v", r, err)
+	}
 }
 
 // serviceAccount creates a ServiceAccount, and a token of it.

@@ -133,7 +133,7 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 			pr.Out.Header.Set(fleetv1alpha1.ConsoleHeader, "true")
 			pr.SetXForwarded()
 		},
-		Transport:     transport.NewImpersonatingRoundTripper(as, through),
+		Transport:     proxy.Confine(transport.NewImpersonatingRoundTripper(as, through)),
 		FlushInterval: -1, // flush at once, for watches and logs
 		ModifyResponse: func(resp *http.Response) error {
 			switch {
@@ -143,7 +143,6 @@ func (c *Console) serveHub(w http.ResponseWriter, r *http.Request, s *Session, p
 				return errRedirect
 			}
 			keep(resp.Header, passedBack)
-			inert(w.Header()) // informational answers have removed it
 			if resp.Header.Get("ETag") != "" {
 				w.Header().Set("Cache-Control", "private, no-cache")
 			}

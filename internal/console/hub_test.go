@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/proxy/proxytest"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -283,6 +285,19 @@ func TestAnswersAreData(t *testing.T) {
 	if asked := hub.take(); asked[len(asked)-1].Header.Get("If-None-Match") != `"x"` {
 		t.Error("the hub is not told what the browser has")
 	}
+}
+
+// TestAnswersAreConfined: no cookies, challenges, trailers or early hints of the hub or a member
+// reach the browser. Streams and WebSockets pass.
+func TestAnswersAreConfined(t *testing.T) {
+	hub, hostile := record(t), proxytest.NewServer()
+	hub.answering(hostile.ServeHTTP)
+	s := newSite(t, hub.config, nil)
+	b := s.login(alice)
+	proxytest.Check(t, hostile, proxytest.Proxy{
+		Path: hubPath + "/api", Headers: []string{"Origin: " + s.url, "Cookie: " + cookieName + "=" + b.cookie()}, Hides401: true,
+		Dial: func() net.Conn { return s.dial() },
+	})
 }
 
 // TestBodiesAreBounded: bodies to the hub are limited in size and time.

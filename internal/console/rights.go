@@ -22,11 +22,18 @@ var errRights = errors.New("the right to it was taken away")
 // infos parses requests as API servers do.
 var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
+// infoOf parses a request to a path of the hub as API servers do, without its label selector: no
+// right depends on it, and its parser takes quadratic time for invalid values.
+func infoOf(r *http.Request, path string) (*request.RequestInfo, error) {
+	query := r.URL.Query()
+	query.Del("labelSelector")
+	return infos.NewRequestInfo(&http.Request{Method: r.Method, Header: r.Header, URL: &url.URL{Path: path, RawQuery: query.Encode()}})
+}
+
 // watchRights calls end when the session's user may no longer make the request to that path of the
 // hub. A failed check does not end the request. It returns when ctx ends.
 func (c *Console) watchRights(ctx context.Context, s *Session, r *http.Request, path string, end func(cause error)) {
-	asked := &http.Request{Method: r.Method, Header: r.Header, URL: &url.URL{Path: path, RawQuery: r.URL.RawQuery}}
-	info, err := infos.NewRequestInfo(asked)
+	info, err := infoOf(r, path)
 	if err != nil || !info.IsResourceRequest || c.options.Authorize == nil {
 		return // not about a resource
 	}

@@ -29,6 +29,7 @@ import (
 
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/disk"
 	"orrery.dev/orrery/internal/hub"
 	"orrery.dev/orrery/internal/lifecycle/content"
@@ -59,7 +60,8 @@ type Options struct {
 	DataDir string
 	// Clusters is the number of member clusters, 1 to MaxClusters.
 	Clusters int
-	// ByAgent names the clusters that agents join. One that there is none of is refused, unless it is the constant of that name.
+	// ByAgent names the clusters that agents join. One that the demonstration does not have is
+	// refused. nil: the constant of that name, if the demonstration has that cluster.
 	ByAgent []string
 	// KubeBinary is the multicall binary of Kubernetes components; empty: found beside the
 	// running executable.
@@ -194,12 +196,12 @@ func (o *Options) agents() (map[string]string, error) {
 	all := clusterNames()
 	names := all[:o.Clusters]
 	agents := map[string]string{}
-	for _, name := range o.ByAgent {
-		switch {
-		case slices.Contains(names, name):
-		case name == ByAgent:
-			continue
-		default:
+	by := o.ByAgent
+	if by == nil && slices.Contains(names, ByAgent) {
+		by = []string{ByAgent}
+	}
+	for _, name := range by {
+		if !slices.Contains(names, name) {
 			return nil, fmt.Errorf("--by-agent %s: the demo has no such cluster, but %s", name, strings.Join(names, ", "))
 		}
 		file, err := content.AgentFile(runtime.GOARCH)
@@ -348,11 +350,29 @@ func waitSample(ctx context.Context, c client.Client) error {
 		}
 		for _, cond := range site.Status.Conditions {
 			if cond.Type == appsv1alpha1.ConditionReady {
-				return cond.Status == metav1.ConditionTrue && cond.ObservedGeneration == site.Generation, nil
+				if cond.Status != metav1.ConditionTrue || cond.ObservedGeneration != site.Generation {
+					return false, nil
+				}
+				return known(ctx, c, key.Namespace)
 			}
 		}
 		return false, nil
 	})
+}
+
+// known is true once the health of every copy in a namespace is known. After a restart the site is
+// as ready as it was before, and the hub has not heard of all clusters yet.
+func known(ctx context.Context, c client.Client, namespace string) (bool, error) {
+	var bindings workv1alpha2.ResourceBindingList
+	if err := c.List(ctx, &bindings, client.InNamespace(namespace)); err != nil {
+		return false, err
+	}
+	for _, b := range bindings.Items {
+		if slices.ContainsFunc(b.Status.AggregatedStatus, func(i workv1alpha2.AggregatedStatusItem) bool { return i.Health == workv1alpha2.ResourceUnknown }) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // Command is a command line of the demonstration in a data directory: with --data-dir, unless that is the default.

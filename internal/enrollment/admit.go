@@ -37,7 +37,7 @@ func judge(who identity, k known, now time.Time) error {
 	case k.cluster == nil || k.cluster.UID != who.uid:
 		return fmt.Errorf("the hub knows no cluster %s of this certificate; if it should, run orrery cluster rejoin %s where the hub is administered", who.cluster, who.cluster)
 	case k.key != who.key:
-		return fmt.Errorf("the certificate was revoked: agents of cluster %s have another key now, or none; run orrery cluster rejoin %s where the hub is administered", who.cluster, who.cluster)
+		return fmt.Errorf("the certificate was revoked: agents of cluster %s have another key now, or none; run orrery cluster rejoin %s --replace where the hub is administered", who.cluster, who.cluster)
 	case now.After(who.ends):
 		return fmt.Errorf("the certificate expired at %s; run orrery cluster rejoin %s where the hub is administered", written(who.ends), who.cluster)
 	}

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,8 +70,8 @@ func TestRedeem(t *testing.T) {
 	}
 }
 
-// TestTokens: a token is valid for its cluster until it expires, for the first key that uses it.
-// Answers reveal no clusters to unauthenticated clients.
+// TestTokens: a token is valid for its cluster until it expires, for the key that its agents have,
+// or the first key that uses it. Answers reveal no clusters to unauthenticated clients.
 func TestTokens(t *testing.T) {
 	s := newSite(t)
 	s.cluster("oak")
@@ -89,6 +90,12 @@ func TestTokens(t *testing.T) {
 	replaced := s.token("oak")
 	first.redeemRefused(token, notOpened)
 	second := s.agent("oak")
+	second.redeemRefused(replaced, "have another key")
+	first.redeem(replaced)
+	second.redeemRefused(replaced, notOpened)
+	unbound := s.token("oak")
+	replaced = s.replace("oak")
+	second.redeemRefused(unbound, notOpened)
 	second.redeem(replaced)
 	first.refused("revoked")
 	if w := second.welcome(); w != (tunnel.Welcome{}) {
@@ -97,8 +104,60 @@ func TestTokens(t *testing.T) {
 
 	s.later(tokenLife)
 	second.redeemRefused(replaced, notOpened)
-	if n := len(s.told()); n != 3 {
+	if n := len(s.told()); n != 4 {
 		t.Errorf("the hub was told %d times", n)
+	}
+}
+
+// TestStolenRejoin: a thief of a token of a cluster with a working agent gets nothing, and cuts
+// nothing off. The agent redeems the token with its key, without losing a connection. If it came
+// after --replace, the token is for the first key, and the old agent is out.
+func TestStolenRejoin(t *testing.T) {
+	s := newSite(t)
+	oak := s.cluster("oak")
+	a := s.agent("oak")
+	a.redeem(s.token("oak"))
+	s.joined(oak)
+	a.run()
+	open := s.dial("oak")
+	works := func(when string) {
+		t.Helper()
+		if err := echoes(open, "hello"); err != nil {
+			t.Errorf("%s, an open connection: %v", when, err)
+		}
+		if w := a.welcome(); w != (tunnel.Welcome{}) {
+			t.Errorf("%s, a new connection: %+v", when, w)
+		}
+	}
+	s.told()
+	token := s.token("oak")
+	works("after a rejoin")
+	thief := s.agent("oak")
+	for range 3 {
+		thief.redeemRefused(token, "--replace")
+	}
+	works("after the theft")
+	if offers := s.told(); offers != nil {
+		t.Errorf("the hub gets credentials of the thief: %v", offers)
+	}
+	a.redeem(token)
+	works("after the agent's redemption")
+	thief.redeemRefused(token, notOpened)
+	if diff := cmp.Diff([]offered{{"oak", oak.UID, a.credentials, true}}, s.told(), cmp.AllowUnexported(offered{})); diff != "" {
+		t.Errorf("the hub was told (-want +got):\n%s", diff)
+	}
+
+	replaced := s.replace("oak")
+	_ = open.SetReadDeadline(time.Time{})
+	if _, err := open.Read(make([]byte, 1)); err == nil {
+		t.Error("bytes that nobody sent")
+	}
+	a.refused("--replace")
+	b := s.agent("oak")
+	b.redeem(replaced)
+	a.redeemRefused(replaced, notOpened)
+	if w := b.welcome(); w != (tunnel.Welcome{}) {
+		t.Errorf("%+v", w)
 	}
 }
 
@@ -389,14 +448,12 @@ func TestRevocation(t *testing.T) {
 	stays.run()
 	kept := s.dial("pine")
 	for name, revoke := range map[string]func(*clusterv1alpha1.Cluster){
-		"Rejoin": func(*clusterv1alpha1.Cluster) {
-			if _, _, err := Rejoin(t.Context(), s.hub, "oak"); err != nil {
-				t.Fatal(err)
-			}
+		"Replaced": func(*clusterv1alpha1.Cluster) {
+			s.replace("oak")
 		},
 		"KeyDeleted":   func(*clusterv1alpha1.Cluster) { s.remove(secretOf("oak", agentSuffix)) },
 		"Deleted":      func(c *clusterv1alpha1.Cluster) { s.remove(c) },
-		"RedeemedAnew": func(*clusterv1alpha1.Cluster) { s.agent("oak").redeem(s.token("oak")) },
+		"RedeemedAnew": func(*clusterv1alpha1.Cluster) { s.agent("oak").redeem(s.replace("oak")) },
 		"Left": func(c *clusterv1alpha1.Cluster) {
 			if err := s.server.Leave(t.Context(), c); err != nil {
 				t.Fatal(err)
@@ -485,10 +542,7 @@ func TestRevocationAtOnce(t *testing.T) {
 		}
 	})
 	order <- "revoked"
-	token, _, err := Rejoin(t.Context(), s.hub, "oak")
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := s.replace("oak")
 	ends.Wait()
 	if w := a.welcome(); strings.Contains(w.Refused, "revoked") {
 		order <- "the old key is refused"
@@ -589,7 +643,7 @@ func TestAuthorityIsDeleted(t *testing.T) {
 	if !bytes.Equal(b.sealing, s.server.keeper.Load().sealing.PublicKey().Bytes()) {
 		t.Error("what is published is not the new key")
 	}
-	b.redeem(s.token("oak"))
+	b.redeem(s.replace("oak"))
 	if w := b.welcome(); w != (tunnel.Welcome{}) {
 		t.Errorf("%+v", w)
 	}
@@ -738,36 +792,34 @@ func (s *slow) Read(p []byte) (int, error) {
 	select {}
 }
 
-// TestLimits: the rate is limited for each address and for all, and the memory for addresses is
-// bounded.
+// TestLimits: redemptions are limited for each address, which leaves some for others, and for all.
 func TestLimits(t *testing.T) {
-	l := newLimits()
-	taken := func(address string) int {
-		n := 0
-		for l.allow(address) {
-			n++
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimits()
+		taken := func(address string) int {
+			n := 0
+			for l.rates.Allow(address) {
+				n++
+			}
+			return n
 		}
-		return n
-	}
-	if n := taken("192.0.2.1:1"); n < addressAtOnce || n > addressAtOnce+10 {
-		t.Errorf("%d from one address", n)
-	}
-	if l.allow("192.0.2.1:2") {
-		t.Error("another port is another address")
-	}
-	if !l.allow("192.0.2.2:1") || !l.allow("[2001:db8::1]:1") {
-		t.Error("an address pays for another")
-	}
-	if taken("[2001:db8::2]:1"); l.allow("[2001:db8::ffff]:1") {
-		t.Error("a host with many addresses comes as often as it likes")
-	}
-	for i := range 2 * mostAddresses {
-		l.allow("[2001:db8:" + strings.ToLower(string("0123456789abcdef"[i%16])) + "::1]:1")
-	}
-	if len(l.of) > mostAddresses {
-		t.Errorf("%d addresses are kept", len(l.of))
-	}
-	if l.allow("garbage") {
-		t.Error("more than all may")
-	}
+		if n := taken("192.0.2.1:1"); n < rateOfAddress.Burst || n > rateOfAddress.Burst+10 {
+			t.Errorf("%d from one address", n)
+		}
+		if l.rates.Allow("192.0.2.1:2") {
+			t.Error("another port is another address")
+		}
+		if !l.rates.Allow("192.0.2.2:1") || !l.rates.Allow("[2001:db8::1]:1") {
+			t.Error("an address pays for another")
+		}
+		if taken("[2001:db8::2]:1"); l.rates.Allow("[2001:db8::ffff]:1") {
+			t.Error("a host with many addresses comes as often as it likes")
+		}
+		for i := range 2 * rateOfAll.Burst {
+			l.rates.Allow(fmt.Sprintf("[2001:db8:%x::1]:1", i))
+		}
+		if l.rates.Allow("garbage") {
+			t.Error("more than all may")
+		}
+	})
 }

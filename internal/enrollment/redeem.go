@@ -7,18 +7,17 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"net/netip"
-	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/slots"
 	"orrery.dev/orrery/internal/tunnel"
 )
 
@@ -27,10 +26,12 @@ const (
 	redeemTime = 30 * time.Second // for the whole redemption
 	bodyTime   = 10 * time.Second // for its body to arrive; see Options
 	redeeming  = 16               // at once
+)
 
-	allPerSecond, allAtOnce         = 50, 200
-	addressPerSecond, addressAtOnce = 10, 50 // per address; behind a balancer all agents have one
-	mostAddresses                   = 4096
+// How often redemptions are accepted. Behind a balancer all agents have one address.
+var (
+	rateOfAll     = slots.Rate{PerSecond: 50, Burst: 200}
+	rateOfAddress = slots.Rate{PerSecond: 10, Burst: 50}
 )
 
 // join is the stored part of a token.
@@ -63,38 +64,14 @@ func (j join) usedBy(uid types.UID, key string, now time.Time) bool {
 // which have tokens.
 var errNotOpened = errors.New("the token opens no cluster of this name: it may have ended, have been replaced, or have been used with another key; run orrery cluster rejoin where the hub is administered, and apply what it prints")
 
-// limits bounds the rate of redemptions.
+// limits bounds redemptions.
 type limits struct {
 	places chan struct{}
-	all    *rate.Limiter
-
-	mu sync.Mutex
-	of map[netip.Prefix]*rate.Limiter
+	rates  *slots.Rates
 }
 
 func newLimits() *limits {
-	return &limits{places: make(chan struct{}, redeeming), all: rate.NewLimiter(allPerSecond, allAtOnce), of: map[netip.Prefix]*rate.Limiter{}}
-}
-
-// allow reports whether a redemption from the address is within the limits. All IPv6 addresses of a
-// /64 count as one.
-func (l *limits) allow(remote string) bool {
-	var from netip.Prefix // invalid addresses count as one
-	if at, err := netip.ParseAddrPort(remote); err == nil {
-		address := at.Addr().Unmap().WithZone("")
-		from = netip.PrefixFrom(address, min(64, address.BitLen())).Masked()
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := l.of[from]
-	if of == nil {
-		if len(l.of) >= mostAddresses {
-			clear(l.of) // the limit for all addresses still holds
-		}
-		of = rate.NewLimiter(addressPerSecond, addressAtOnce)
-		l.of[from] = of
-	}
-	return of.Allow() && l.all.Allow()
+	return &limits{places: make(chan struct{}, redeeming), rates: slots.NewRates(rateOfAll, rateOfAddress)}
 }
 
 // redeem serves tunnel.RedeemPath.
@@ -104,7 +81,7 @@ func (e *Enrollment) redeem(w http.ResponseWriter, r *http.Request) {
 		e.answer(w, "Invalid", http.StatusMethodNotAllowed, tunnel.Receipt{Refused: "this is where agents of clusters post the token of a join"})
 		return
 	}
-	if !e.limits.allow(r.RemoteAddr) {
+	if !e.limits.rates.Allow(r.RemoteAddr) {
 		e.busy(w)
 		return
 	}
@@ -205,10 +182,27 @@ func (e *Enrollment) bind(ctx context.Context, cluster, token, key string) (*clu
 		if j.key == key {
 			return false, nil
 		}
+		if err := e.keeps(ctx, c, key); err != nil {
+			return false, err
+		}
 		s.Data[joinKey] = []byte(key)
 		return true, nil
 	})
 	return c, err
+}
+
+// keeps returns an error if agents of the cluster have another key. A token does not replace their
+// key: a thief of the token would disconnect the cluster. Only the holder of the token gets here.
+func (e *Enrollment) keeps(ctx context.Context, c *clusterv1alpha1.Cluster, key string) error {
+	agents := &corev1.Secret{}
+	if _, err := e.get(ctx, client.ObjectKeyFromObject(secretOf(c.Name, agentSuffix)), agents); err != nil {
+		return err
+	}
+	if have := keyOf(agents, c); have != "" && have != key {
+		return &refusal{fmt.Errorf("the agents of cluster %s have another key, which this token does not replace: if they lost it, or are older than the hub, "+
+			"run orrery cluster rejoin %s --replace where the hub is administered, and apply what it prints", c.Name, c.Name)}
+	}
+	return nil
 }
 
 // nameOfCluster returns the text if it can be the name of a cluster, else a name that no cluster

@@ -268,6 +268,16 @@ func (s *site) token(cluster string, ahead ...time.Duration) string {
 	return token
 }
 
+// replace creates a token, and revokes the key of the cluster's agents.
+func (s *site) replace(cluster string) string {
+	s.t.Helper()
+	token, _, err := Replace(s.t.Context(), s.hub, cluster)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return token
+}
+
 // agent is the state of an agent.
 type agent struct {
 	t           testing.TB

@@ -22,8 +22,9 @@ import (
 const tokenLife = 24 * time.Hour
 
 // NewToken creates a token with which an agent of the Cluster can enrol, within 24 hours. It
-// replaces an earlier token, used or not. The certificates of the cluster's agents stay valid until
-// the token is redeemed with another key.
+// replaces an earlier token, used or not. If agents of the cluster have a key, only that key can
+// redeem the token, and their certificates stay valid: a thief of the token gets nothing. See
+// Replace.
 func NewToken(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
 	c := &clusterv1alpha1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Name: cluster}, c); err != nil {
@@ -45,9 +46,10 @@ func NewToken(ctx context.Context, hub client.Client, cluster string) (token str
 	return token, expires, err
 }
 
-// Rejoin creates a token as NewToken does, and revokes the key of the Cluster's agents. Their
-// certificates are then invalid, and their connections end.
-func Rejoin(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
+// Replace creates a token as NewToken does, and revokes the key of the Cluster's agents. Their
+// certificates are then invalid, and their connections end. The first key that redeems the token is
+// that of the cluster's agents.
+func Replace(ctx context.Context, hub client.Client, cluster string) (token string, expires time.Time, err error) {
 	if token, expires, err = NewToken(ctx, hub, cluster); err != nil {
 		return "", time.Time{}, err
 	}

@@ -24,6 +24,7 @@ import (
 	"orrery.dev/orrery/internal/placement"
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/records"
+	"orrery.dev/orrery/internal/scheduler"
 )
 
 // someFacts are of a Deployment that a policy places in oak and elm, as was decided and applied.
@@ -46,7 +47,8 @@ func someFacts() facts {
 	p := &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Generation: 2}}
 	applied := fleetv1alpha1.PlacementResult{Applied: true, Reason: workv1alpha2.ReasonFullyApplied, Current: true}
 	return facts{
-		subject: &subject{object: o, binding: b, sees: func(string) bool { return true }}, placeable: true, known: true,
+		subject:   &subject{object: o, binding: b, visibility: visibility{everything: true, sees: func(string) bool { return true }}},
+		placeable: true, known: true,
 		claims:  placement.Claims{Order: []policy.Claim{{Policy: p}}, Hash: "hash"},
 		outcome: &placement.Outcome{Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonScheduled, Message: "2 of 3 clusters; ash: it does not answer"},
 		decision: &records.Decision{
@@ -56,8 +58,7 @@ func someFacts() facts {
 			Verdicts: []records.Verdict{{Reason: "Unreachable", Message: "it does not answer", Clusters: []string{"ash"}}},
 		},
 		results: map[string]fleetv1alpha1.PlacementResult{"elm": applied, "oak": applied}, recorded: true,
-		copies: []string{"elm", "oak"}, fleet: []string{"ash", "elm", "oak"},
-		keeping: []string{"elm", "oak"},
+		copies: []string{"elm", "oak"}, keeping: []string{"elm", "oak"},
 	}
 }
 
@@ -107,7 +108,8 @@ func TestExplain(t *testing.T) {
 		}, fleetv1alpha1.PlacementPlaced, true, "; its deletion waits", []string{"Finalizer []"}},
 		"Contested": {func(f *facts) { f.contests = map[string]string{"oak": "x"} }, fleetv1alpha1.PlacementPlaced, true, "placed in 2 clusters", []string{"Contest [oak]"}},
 		"ContestedWhereNobodySeesIt": {func(f *facts) {
-			f.contests, f.sees = map[string]string{"oak": "x"}, func(cluster string) bool { return cluster != "oak" }
+			f.contests = map[string]string{"oak": "x"}
+			f.visibility = visibility{fenced: true, sees: func(cluster string) bool { return cluster != "oak" }}
 		}, fleetv1alpha1.PlacementPlaced, true, "1 of which you may not see", nil},
 		"DeletionGoesOn": {func(f *facts) {
 			f.object.SetDeletionTimestamp(new(metav1.Now()))
@@ -161,7 +163,9 @@ func TestUnreadableResults(t *testing.T) {
 	}
 }
 
-// TestHiddenClustersAreNotNamed: whatever is known, no text of an explanation or a review names a cluster that the caller may not see.
+// TestHiddenClustersAreNotNamed: whatever is known, no text of an explanation or a review names a
+// cluster that the caller may not see. Messages name clusters that the caller sees and those that
+// have the object: decisions are made on no others.
 func TestHiddenClustersAreNotNamed(t *testing.T) {
 	const seed = 20
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -169,26 +173,34 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 	for round := range 300 {
 		f := someFacts()
 		f.object.SetName("shopfront")
-		f.fleet = names
 		hidden := map[string]bool{}
 		for _, n := range names {
 			hidden[n] = n != "oak" && random.IntN(2) == 0
 		}
 		hidden["web"] = false
-		f.sees = func(n string) bool { return !hidden[n] }
-		some := func() string { return names[random.IntN(len(names))] }
+		f.visibility = visibility{fenced: true, sees: func(n string) bool { return !hidden[n] }}
+		one := func() string { return names[random.IntN(len(names))] }
+		own := []string{one(), one(), one()}
+		some := func() string { return own[random.IntN(len(own))] }
 		text := func() string {
-			return fmt.Sprintf("1 of 2 clusters; %s: it does not answer; how many have room in %s, %s is not known; what runs in %s stays", some(), some(), some(), some())
+			named := func() string {
+				if n := one(); !hidden[n] {
+					return n
+				}
+				return some()
+			}
+			return fmt.Sprintf("1 of 2 clusters; %s: it does not answer; how many have room in %s, %s is not known; what runs in %s stays", named(), named(), named(), named())
 		}
 		f.decision.Message, f.outcome.Message, f.outcome.Reason = text(), text(), workv1alpha2.ReasonInsufficient
-		f.decision.Verdicts = append(f.decision.Verdicts, records.Verdict{Reason: "Tainted", Message: "a taint", Clusters: []string{some(), some()}})
+		f.decision.Verdicts = append(f.decision.Verdicts, records.Verdict{Reason: "Tainted", Message: "a taint", Clusters: []string{one(), one()}})
+		f.decision.Targets = []records.Target{{Cluster: own[0]}, {Cluster: own[1]}, {Cluster: own[2]}}
 		if random.IntN(3) == 0 {
 			f.decision.PlacementHash = "of before"
 		}
 		if random.IntN(3) == 0 {
 			f.decision = nil
 		}
-		f.binding.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: some()}}
+		f.binding.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: own[0]}, {Name: own[1]}, {Name: own[2]}}
 		f.binding.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: some()}}
 		f.waiting, f.copies = []string{some()}, []string{some()}
 		f.keeping = []string{some(), some()}
@@ -202,7 +214,7 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 		if f.decision != nil {
 			review.Record = *f.decision
 		}
-		for _, answer := range []any{explain(f), answered(review, newSight(f.sees, names))} {
+		for _, answer := range []any{explain(f), answered(review, f.visibility)} {
 			said, err := json.Marshal(answer)
 			if err != nil {
 				t.Fatal(err)
@@ -213,6 +225,65 @@ func TestHiddenClustersAreNotNamed(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestHiddenIsAbsent: to who may not see pine, everything is said of it as of a name that no
+// cluster has. That pine was judged and rejected is not said, and a text with its name, such as a
+// member's refusal of a value, is shown as with any other name.
+func TestHiddenIsAbsent(t *testing.T) {
+	said := func(name string, judged bool, v visibility) string {
+		f := someFacts()
+		f.visibility = v
+		text := "1 of 2 clusters; " + name + ": UnknownCluster, clusterNames names a cluster that was never joined, or that the namespace may not use"
+		f.decision.Message, f.outcome.Message, f.outcome.Reason = text, text, workv1alpha2.ReasonInsufficient
+		refused := fmt.Sprintf("spec.x: Invalid value: %q", name)
+		f.results["oak"] = fleetv1alpha1.PlacementResult{Reason: workv1alpha2.ReasonRejected, Message: refused, Current: true}
+		if judged {
+			f.decision.Verdicts = append(f.decision.Verdicts,
+				records.Verdict{Reason: scheduler.ReasonFenced, Message: "ClusterAccess shop lets its namespace into other clusters only", Clusters: []string{"pine"}},
+				records.Verdict{Reason: "Unreachable", Message: "it does not answer", Clusters: []string{"pine"}})
+		} else {
+			f.decision.Verdicts = append(f.decision.Verdicts, records.Verdict{Reason: scheduler.ReasonUnknownCluster, Clusters: []string{name}})
+		}
+		review := placement.Decision{Spec: &f.binding.Spec, Outcome: *f.outcome, Record: *f.decision}
+		move := placement.Move{Object: f.object, After: &f.binding.Spec, Outcome: *f.outcome}
+		text = ""
+		for _, answer := range []any{explain(f), answered(review, v), moving(move, v)} {
+			one, err := json.Marshal(answer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(one) + "\n"
+		}
+		return text
+	}
+	some := visibility{fenced: true, sees: func(cluster string) bool { return cluster == "elm" || cluster == "oak" }}
+	hidden, absent := said("pine", true, some), said("yews", false, some)
+	if diff := cmp.Diff(strings.ReplaceAll(absent, "yews", "pine"), hidden); diff != "" {
+		t.Errorf("-absent +hidden:\n%s", diff)
+	}
+	if strings.Contains(hidden, "ClusterAccess") || strings.Contains(hidden, `"hidden"`) {
+		t.Errorf("hidden clusters are told: %s", hidden)
+	}
+	if all := said("pine", true, visibility{everything: true, sees: func(string) bool { return true }}); !strings.Contains(all, "ClusterAccess shop lets") {
+		t.Errorf("who sees all is not told why: %s", all)
+	}
+}
+
+// TestClosedSinceTheDecision: a caller who sees every cluster sees which are closed now, also
+// those that the decision did not know.
+func TestClosedSinceTheDecision(t *testing.T) {
+	f := someFacts()
+	f.closed = map[string]string{"ash": "why", "oak": "why", "pine": "why"}
+	got := map[string]string{}
+	for _, c := range explain(f).Clusters {
+		for _, v := range c.Verdicts {
+			got[c.Name] += v.Reason + " "
+		}
+	}
+	if diff := cmp.Diff(map[string]string{"ash": "Fenced Unreachable ", "pine": "Fenced "}, got); diff != "" {
+		t.Errorf("verdicts (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,8 +1,10 @@
 // Package explanation says why an object of the hub is where it is, how it fares there, and where it would be: what the controllers know already, for
 // whoever asks. It writes nothing. What is gathered is a set of facts; what they mean is decided by pure functions of them.
 //
-// Who asks needs the right to get the object, or to create policies where a policy is reviewed. Clusters that they may not see are counted and not named:
-// who has rights in one namespace sees the clusters that it may use, as in a search.
+// Who asks needs the right to get the object, or to create policies where a policy is reviewed.
+// Who has rights in one namespace sees the clusters that it may use, as in a search. An answer is
+// the same whether another cluster is in the fleet or not, unless it has the object: such
+// clusters are counted, and not named.
 package explanation
 
 import (
@@ -72,9 +74,7 @@ type subject struct {
 	binding  *workv1alpha2.ResourceBinding // nil: there is none
 	// gone is true when the object is not on the hub any more: it is as its binding names it.
 	gone bool
-	sees func(cluster string) bool
-	// reads says whether the caller may see what is in a cluster, beside that there is one.
-	reads func(cluster string) bool
+	visibility
 }
 
 // reference is what the parameter of names.
@@ -140,7 +140,7 @@ func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string
 	}
 	s.object = o
 	what.Namespace, what.Name = "", ""
-	s.sees, s.reads, err = e.sight(ctx, may, what, r.namespace)
+	s.visibility, err = e.visible(ctx, may, what, r.namespace)
 	return s, err
 }
 
@@ -169,32 +169,37 @@ func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	return e.know.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// sight says which clusters a caller sees who may do something with objects of a namespace: all, if they may list the clusters; and in which they may see what
-// is there, and so sees, too: in all, if they may do it everywhere, else in those that the namespace may use. Without a type nothing is read.
-func (e *Explainer) sight(
-	ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string,
-) (sees, reads func(cluster string) bool, err error) {
+// visible says which clusters a caller sees who may do something with objects of a namespace:
+// all, if they may list the clusters; and in which they may see what is there, and so sees, too:
+// in all, if they may do it everywhere, else in those that the namespace may use. Without a type
+// nothing is read.
+func (e *Explainer) visible(ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string) (visibility, error) {
 	all := func(string) bool { return true }
 	if everywhere.Resource != "" {
 		if allowed, err := may.allows(ctx, everywhere); allowed || err != nil {
-			return all, all, err
+			return visibility{everything: true, sees: all, reads: all}, err
 		}
 	}
 	if !e.know.Fleet.Synced() {
-		return nil, nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
+		return visibility{}, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
 	}
 	snapshot := e.know.Fleet.Snapshot()
-	reads = func(cluster string) bool {
+	reads := func(cluster string) bool {
 		_, known := snapshot.Cluster(cluster)
 		return known && namespace != "" && snapshot.Allowed(namespace, cluster)
 	}
-	listed, err := may.allows(ctx, authorizationv1.ResourceAttributes{
+	listed, err := may.listsClusters(ctx)
+	if listed {
+		return visibility{everything: true, sees: all, reads: reads}, err
+	}
+	return visibility{fenced: namespace != "", sees: reads, reads: reads}, err
+}
+
+// listsClusters reports whether the caller may list the clusters, and so sees all of them.
+func (may Authorize) listsClusters(ctx context.Context) (bool, error) {
+	return may.allows(ctx, authorizationv1.ResourceAttributes{
 		Verb: "list", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters",
 	})
-	if listed {
-		return all, reads, err
-	}
-	return reads, reads, err
 }
 
 func explained(o *unstructured.Unstructured) fleetv1alpha1.ExplainedObject {

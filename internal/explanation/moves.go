@@ -61,11 +61,16 @@ func (e *Explainer) moves(ctx context.Context, may Authorize, spec *fleetv1alpha
 		return early(), nil
 	}
 	a := &audience{Explainer: e, may: may, until: time.Now().Add(rightsTime), kinds: map[scope]sights{}}
-	for _, c := range e.know.Fleet.Snapshot().Clusters() {
-		a.fleet = append(a.fleet, c.Name)
-	}
 	moves, err := a.tell(ctx, told)
-	return &fleetv1alpha1.PlacementReviewStatus{Time: metav1.NowMicro(), Snapshot: told.Snapshot, Moves: moves}, err
+	if err != nil {
+		return nil, err
+	}
+	status := &fleetv1alpha1.PlacementReviewStatus{Time: metav1.NowMicro(), Moves: moves}
+	everything, err := may.listsClusters(ctx)
+	if everything {
+		status.Snapshot = told.Snapshot // it counts the changes of all clusters
+	}
+	return status, err
 }
 
 // supposePolicy is a policy as it would be, which the hub's API server checks and completes, for who may make, edit or delete it.
@@ -149,8 +154,12 @@ type scope struct {
 	namespace string
 }
 
-// sights are what somebody may see of the objects of a scope; nil: they may not get them.
-type sights struct{ clusters func(cluster string) bool }
+// sights are what somebody may see of the objects of a scope.
+type sights struct {
+	visibility
+
+	may bool // they may get them
+}
 
 // audience is who asked.
 type audience struct {
@@ -159,34 +168,33 @@ type audience struct {
 	may   Authorize
 	until time.Time // when no more is asked about rights
 	kinds map[scope]sights
-	fleet []string
 }
 
-// sees says which clusters the caller may see of an object; false: they may not get it.
-func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace string) (func(string) bool, bool, error) {
+// sees says which clusters the caller may see of an object, if they may get it.
+func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace string) (sights, error) {
 	in := scope{kind, namespace}
 	known, ok := a.kinds[in]
 	if ok {
-		return known.clusters, known.clusters != nil, nil
+		return known, nil
 	}
 	mapping, err := a.mapping(kind)
 	if err != nil {
-		a.kinds[in] = known    // the hub does not serve it any more: nobody may get it
-		return nil, false, nil //nolint:nilerr // so it is no failure
+		a.kinds[in] = known // the hub does not serve it any more: nobody may get it
+		return known, nil   //nolint:nilerr // so it is no failure
 	}
 	what := authorizationv1.ResourceAttributes{
 		Verb: "get", Group: mapping.Resource.Group, Version: mapping.Resource.Version, Resource: mapping.Resource.Resource, Namespace: namespace,
 	}
-	allowed, err := a.may.allows(ctx, what)
-	if err == nil && allowed {
+	known.may, err = a.may.allows(ctx, what)
+	if err == nil && known.may {
 		what.Namespace = ""
-		known.clusters, _, err = a.sight(ctx, a.may, what, namespace)
+		known.visibility, err = a.visible(ctx, a.may, what, namespace)
 	}
 	if err != nil {
-		return nil, false, err
+		return known, err
 	}
 	a.kinds[in] = known
-	return known.clusters, allowed, nil
+	return known, nil
 }
 
 // tell is what the caller may know of what moves. A right to get one object by its name only is not looked for.
@@ -197,14 +205,14 @@ func (a *audience) tell(ctx context.Context, told placement.Moves) (*fleetv1alph
 			moves.Hidden, moves.Exact = moves.Hidden+1, false
 			continue
 		}
-		sees, may, err := a.sees(ctx, m.Object.GroupVersionKind().GroupKind(), m.Object.GetNamespace())
+		known, err := a.sees(ctx, m.Object.GroupVersionKind().GroupKind(), m.Object.GetNamespace())
 		switch {
 		case err != nil:
 			return nil, err
-		case !may:
+		case !known.may:
 			moves.Hidden++
 		default:
-			moves.Items = append(moves.Items, moving(m, newSight(sees, a.fleet)))
+			moves.Items = append(moves.Items, moving(m, known.visibility))
 		}
 	}
 	slices.SortFunc(moves.Items, func(x, y fleetv1alpha1.PlacementMove) int {
@@ -229,8 +237,13 @@ func loses(m fleetv1alpha1.PlacementMove) int {
 }
 
 // moving is what a move means to who asked. It is pure.
-func moving(m placement.Move, seen sight) fleetv1alpha1.PlacementMove {
+func moving(m placement.Move, v visibility) fleetv1alpha1.PlacementMove {
 	o, after := m.Object, m.After
+	own := whereabouts(after)
+	if m.Before != nil {
+		own = append(own, whereabouts(&m.Before.Spec)...)
+	}
+	seen := newSight(v, own)
 	told := fleetv1alpha1.PlacementMove{Of: explained(o), Later: m.Later, Reason: m.Outcome.Reason}
 	if ref := after.PolicyRef; ref.Name != "" {
 		told.Policy = &fleetv1alpha1.ExplainedPolicy{Kind: ref.Kind, Name: ref.Name}

@@ -23,6 +23,7 @@ import (
 	"orrery.dev/orrery/internal/policy"
 	"orrery.dev/orrery/internal/records"
 	"orrery.dev/orrery/internal/render"
+	"orrery.dev/orrery/internal/scheduler"
 	"orrery.dev/orrery/internal/template"
 )
 
@@ -45,9 +46,11 @@ type facts struct {
 	overrides []fleetv1alpha1.ExplainedPolicy
 	missing   []string // override policies without which nothing is written
 	follows   []fleetv1alpha1.ExplainedObject
-	fleet     []string // the names of its clusters
-	keeping   []string // clusters that may have copies of what is being removed
-	away      []string // those of them that do not answer
+	// closed says why clusters are closed to the namespace, by name. It is only set for callers who
+	// see every cluster.
+	closed  map[string]string
+	keeping []string // clusters that may have copies of what is being removed
+	away    []string // those of them that do not answer
 }
 
 // Placement explains where an object is placed.
@@ -66,8 +69,8 @@ func (e *Explainer) Placement(ctx context.Context, may Authorize, of string) (*f
 func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts, error) {
 	f := facts{subject: s, placeable: policy.Placeable(s.object)}
 	o, b := s.object, s.binding
-	for _, c := range e.know.Fleet.Snapshot().Clusters() {
-		f.fleet = append(f.fleet, c.Name)
+	if s.everything {
+		f.closed = e.closed(o.GetNamespace())
 	}
 	f.claims, f.known = e.know.Placement.Claims(o, b)
 	f.known = f.known && e.know.Fleet.Synced()
@@ -127,6 +130,22 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	}
 	f.follows, err = e.follows(ctx, may, b)
 	return f, err
+}
+
+// closed returns why clusters are closed to a namespace, by name.
+func (e *Explainer) closed(namespace string) map[string]string {
+	snapshot := e.know.Fleet.Snapshot()
+	fence := snapshot.Fence(namespace)
+	if fence == nil {
+		return nil
+	}
+	closed := map[string]string{}
+	for _, c := range snapshot.Clusters() {
+		if !fence.Allows(c) {
+			closed[c.Name] = fence.Closed()
+		}
+	}
+	return closed
 }
 
 // listable are the policies that the caller may list, of those that can be about a namespace.
@@ -304,18 +323,18 @@ func (f *facts) nearly() []fleetv1alpha1.ExplainedPolicy {
 // reserved is why no policy may claim an object.
 const reserved = "every cluster makes such an object for itself, or it is the hub's own"
 
-// sight is the caller's. Clusters that left may be in what was said of them.
+// sight returns the sight of the caller, for the clusters that have the object or had it.
 func (f *facts) sight() sight {
-	names := slices.Clone(f.fleet)
+	own := slices.Concat(f.waiting, f.copies, f.keeping, slices.Collect(maps.Keys(f.contests)), slices.Collect(maps.Keys(f.results)))
+	if f.binding != nil {
+		own = append(own, whereabouts(&f.binding.Spec)...)
+	}
 	if f.decision != nil {
 		for _, t := range slices.Concat(f.decision.Targets, f.decision.Evictions) {
-			names = append(names, t.Cluster)
-		}
-		for _, v := range f.decision.Verdicts {
-			names = append(names, v.Clusters...)
+			own = append(own, t.Cluster)
 		}
 	}
-	return newSight(f.sees, names)
+	return newSight(f.visibility, own)
 }
 
 func propagationPolicy(p *policyv1alpha1.PropagationPolicy) fleetv1alpha1.ExplainedPolicy {
@@ -384,6 +403,7 @@ func (f *facts) clusters(about bool, seen *sight) []fleetv1alpha1.ExplainedClust
 	}
 	if about {
 		all.verdicts(f.decision.Verdicts)
+		all.close(f.closed)
 	}
 	for name, r := range f.results {
 		if c := all[name]; c != nil {
@@ -408,6 +428,19 @@ func (l clusterList) verdicts(all []records.Verdict) {
 		for _, name := range v.Clusters {
 			c := l.of(name)
 			c.Verdicts = append(c.Verdicts, fleetv1alpha1.PlacementVerdict{Reason: v.Reason, Message: v.Message})
+		}
+	}
+}
+
+// close adds the clusters that were closed to the namespace since the decision, or joined since:
+// nothing is decided again because of them.
+func (l clusterList) close(closed map[string]string) {
+	for name, message := range closed {
+		is := func(v fleetv1alpha1.PlacementVerdict) bool {
+			return v.Reason == scheduler.ReasonFenced || v.Reason == scheduler.ReasonStaysFenced
+		}
+		if c := l.of(name); !c.Placed && !slices.ContainsFunc(c.Verdicts, is) {
+			c.Verdicts = slices.Insert(c.Verdicts, 0, fleetv1alpha1.PlacementVerdict{Reason: scheduler.ReasonFenced, Message: message})
 		}
 	}
 }

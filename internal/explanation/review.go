@@ -14,6 +14,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/placement"
 )
 
@@ -35,7 +36,7 @@ func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alp
 	}); err != nil {
 		return nil, err
 	}
-	o, sees, err := e.reviewed(ctx, may, spec)
+	o, v, err := e.reviewed(ctx, may, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -43,49 +44,43 @@ func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alp
 	if err != nil {
 		return nil, err
 	}
-	d := e.know.Placement.Review(o, p)
-	snapshot := e.know.Fleet.Snapshot()
-	names := make([]string, 0, len(snapshot.Clusters()))
-	for _, c := range snapshot.Clusters() {
-		names = append(names, c.Name)
-	}
-	review.Status = answered(d, newSight(sees, names))
+	review.Status = answered(e.know.Placement.Review(o, p), v)
 	return &review, nil
 }
 
 // reviewed is the object that is asked about, and which clusters the caller may see.
-func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (*unstructured.Unstructured, func(string) bool, error) {
+func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (o *unstructured.Unstructured, v visibility, err error) {
 	switch {
 	case spec.Of != "" && len(spec.Object) > 0:
-		return nil, nil, apierrors.NewBadRequest("spec: at most one of the fields of and object may be set")
+		return nil, v, apierrors.NewBadRequest("spec: at most one of the fields of and object may be set")
 	case spec.Replicas != nil && (spec.Of != "" || len(spec.Object) > 0):
-		return nil, nil, apierrors.NewBadRequest("spec.replicas: it is for a review without an object; this one has its own")
+		return nil, v, apierrors.NewBadRequest("spec.replicas: it is for a review without an object; this one has its own")
 	case spec.Replicas != nil && *spec.Replicas < 0:
-		return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("spec.replicas: %d is less than 0", *spec.Replicas))
+		return nil, v, apierrors.NewBadRequest(fmt.Sprintf("spec.replicas: %d is less than 0", *spec.Replicas))
 	case spec.Of != "":
 		s, err := e.subject(ctx, may, "spec.of", spec.Of)
 		if err == nil && s.gone {
 			err = apierrors.NewNotFound(s.resource.GroupResource(), s.object.GetName())
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, v, err
 		}
 		if namespace := s.object.GetNamespace(); spec.Namespace != "" && namespace != spec.Namespace {
-			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("spec.of: a PropagationPolicy of namespace %s places nothing of %s", spec.Namespace, where(namespace)))
+			return nil, v, apierrors.NewBadRequest(fmt.Sprintf("spec.of: a PropagationPolicy of namespace %s places nothing of %s", spec.Namespace, where(namespace)))
 		}
-		return s.object, s.sees, nil
+		return s.object, s.visibility, nil
 	}
-	o := imagined(spec)
+	o = imagined(spec)
 	if len(spec.Object) > 0 {
 		if err := utiljson.Unmarshal(spec.Object, &o.Object); err != nil || o.GetAPIVersion() == "" || o.GetKind() == "" {
-			return nil, nil, apierrors.NewBadRequest("spec.object: it is no object with apiVersion and kind")
+			return nil, v, apierrors.NewBadRequest("spec.object: it is no object with apiVersion and kind")
 		}
 		if err := e.settle(o, spec.Namespace); err != nil {
-			return nil, nil, err
+			return nil, v, err
 		}
 	}
-	sees, _, err := e.sight(ctx, may, authorizationv1.ResourceAttributes{}, o.GetNamespace())
-	return o, sees, err
+	v, err = e.visible(ctx, may, authorizationv1.ResourceAttributes{}, o.GetNamespace())
+	return o, v, err
 }
 
 func where(namespace string) string {
@@ -156,15 +151,18 @@ func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementRev
 }
 
 // answered is what a decision means to who asked. It is pure.
-func answered(d placement.Decision, seen sight) *fleetv1alpha1.PlacementReviewStatus {
+func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReviewStatus {
 	if d.Spec == nil {
 		return early()
 	}
 	r := &d.Record
 	status := &fleetv1alpha1.PlacementReviewStatus{
-		Time: metav1.NewMicroTime(r.Time), Snapshot: r.Snapshot, State: fleetv1alpha1.PlacementPlaced, Reason: d.Outcome.Reason,
-		Replicas: d.Spec.Replicas, Divided: r.Divided,
+		Time: metav1.NewMicroTime(r.Time), State: fleetv1alpha1.PlacementPlaced, Reason: d.Outcome.Reason, Replicas: d.Spec.Replicas, Divided: r.Divided,
 	}
+	if v.everything {
+		status.Snapshot = r.Snapshot // it counts the changes of all clusters
+	}
+	seen := newSight(v, whereabouts(d.Spec))
 	if len(d.Spec.Clusters) == 0 {
 		status.State = fleetv1alpha1.PlacementNowhere
 	}
@@ -182,6 +180,18 @@ func answered(d placement.Decision, seen sight) *fleetv1alpha1.PlacementReviewSt
 	status.Hidden = len(seen.hidden)
 	status.Message = seen.message(d.Outcome.Message)
 	return status
+}
+
+// whereabouts returns the clusters that a binding places its object in or moves it out of.
+func whereabouts(spec *workv1alpha2.BindingSpec) []string {
+	var names []string
+	for _, t := range spec.Clusters {
+		names = append(names, t.Name)
+	}
+	for _, t := range spec.GracefulEvictionTasks {
+		names = append(names, t.FromCluster)
+	}
+	return names
 }
 
 // early is the answer while it is too early to say.

@@ -1,6 +1,7 @@
 package explanation
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,7 +84,7 @@ func propagation(b *workv1alpha2.ResourceBinding) string {
 func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
 	b := f.binding
 	reason, message := f.scheduled()
-	message = seen.message(message)
+	message = cmp.Or(seen.message(message), unseen)
 	switch reason {
 	case workv1alpha2.ReasonInsufficient, workv1alpha2.ReasonNoClusterFits:
 		add(fleetv1alpha1.WaitRoom, message)

@@ -44,14 +44,15 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 		}
 		return list, nil
 	}
-	var ran []string
-	for _, r := range s.binding.Status.Runs {
-		ran = append(ran, r.ClusterName)
-	}
-	names, seen := binding.Clusters(s.binding), newSight(s.sees, ran)
+	names := binding.Clusters(s.binding)
 	for _, c := range e.know.Mirror.Placed(s.binding.UID) {
 		names.Insert(c.Cluster)
 	}
+	own := names.UnsortedList()
+	for _, r := range s.binding.Status.Runs {
+		own = append(own, r.ClusterName)
+	}
+	seen := newSight(s.visibility, own)
 	var shown []string
 	for name := range names {
 		if seen.cluster(name) && (cluster == "" || name == cluster) {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -191,15 +192,16 @@ func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, b
 	return value == types.True, nil
 }
 
-// name notes what the expression names of the object.
+// name notes what the expression names of the object. What is inside selections is looked at once,
+// however many there are.
 func (e *Expression) name(x ast.Expr) {
-	if path, ok := pathOf(x); ok {
+	inner := operandOf(x)
+	if path, ok := pathOf(x, inner); ok {
 		e.named.add(path)
 		return
 	}
+	x = inner
 	switch x.Kind() {
-	case ast.SelectKind:
-		e.name(x.AsSelect().Operand())
 	case ast.CallKind:
 		if x.AsCall().IsMemberFunction() {
 			e.name(x.AsCall().Target())
@@ -225,29 +227,49 @@ func (e *Expression) name(x ast.Expr) {
 		for _, part := range []ast.Expr{c.IterRange(), c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result()} {
 			e.name(part)
 		}
-	case ast.IdentKind, ast.LiteralKind, ast.UnspecifiedExprKind:
+	case ast.IdentKind, ast.LiteralKind, ast.SelectKind, ast.UnspecifiedExprKind:
 	}
 }
 
-// pathOf is the path of object.a.b, object.a["b"] and object itself.
-func pathOf(x ast.Expr) ([]string, bool) {
+// operandOf is what is inside all selections .a and ["a"] of an expression.
+func operandOf(x ast.Expr) ast.Expr {
+	for {
+		inner, _, ok := selection(x)
+		if !ok {
+			return x
+		}
+		x = inner
+	}
+}
+
+// selection splits x.a and x["a"]; false: it is neither.
+func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	switch x.Kind() {
-	case ast.IdentKind:
-		return nil, x.AsIdent() == "object"
 	case ast.SelectKind:
-		path, ok := pathOf(x.AsSelect().Operand())
-		return append(path, x.AsSelect().FieldName()), ok
+		return x.AsSelect().Operand(), x.AsSelect().FieldName(), true
 	case ast.CallKind:
 		call := x.AsCall()
 		if call.FunctionName() != operators.Index || len(call.Args()) != 2 {
-			return nil, false
+			return nil, "", false
 		}
-		path, ok := pathOf(call.Args()[0])
-		key, text := textOf(call.Args()[1])
-		return append(path, key), ok && text
+		key, ok = textOf(call.Args()[1])
+		return call.Args()[0], key, ok
 	default:
+		return nil, "", false
+	}
+}
+
+// pathOf is the path of object.a.b, object.a["b"] and object itself, of which the operand is
+// object.
+func pathOf(x, operand ast.Expr) (path []string, ok bool) {
+	if operand.Kind() != ast.IdentKind || operand.AsIdent() != "object" {
 		return nil, false
 	}
+	for inner, key, more := selection(x); more; inner, key, more = selection(inner) {
+		path = append(path, key)
+	}
+	slices.Reverse(path)
+	return path, true
 }
 
 func textOf(x ast.Expr) (string, bool) {
@@ -281,7 +303,7 @@ func (e *Expression) conjuncts(x ast.Expr) {
 			}
 			if side.Kind() == ast.IdentKind && side.AsIdent() == "cluster" {
 				e.equal = append(e.equal, Equality{nil, value})
-			} else if path, ok := pathOf(side); ok && len(path) > 0 {
+			} else if path, ok := pathOf(side, operandOf(side)); ok && len(path) > 0 {
 				e.equal = append(e.equal, Equality{path, value})
 			}
 		}

@@ -43,58 +43,99 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer.Func(a.route).ServeHTTP(w, r)
 }
 
+// endpoint is what the server serves at a path, and with below also at the paths below it. A test
+// has a row for each endpoint: it says what the caller needs, and that nothing of the request is
+// parsed before that is checked.
+type endpoint struct {
+	path  string
+	below bool
+	// serve gets what follows the path in the request's path, escaped.
+	serve func(a *api, w http.ResponseWriter, r *http.Request, rest string) error
+	// unlimited is true if a member reads the request, which has limits of its own.
+	unlimited bool
+}
+
+// endpoints are all that the server serves.
+var endpoints = func() []endpoint {
+	all := []endpoint{
+		{path: fleetv1alpha1.ClustersPath, below: true, serve: (*api).serveCluster, unlimited: true},
+		{path: fleetv1alpha1.FleetPath, below: true, serve: func(a *api, w http.ResponseWriter, r *http.Request, rest string) error {
+			return a.serveFleet(w, r, rest, search.Merged)
+		}},
+		{path: fleetv1alpha1.QualifiedPath, below: true, serve: func(a *api, w http.ResponseWriter, r *http.Request, rest string) error {
+			return a.serveFleet(w, r, rest, search.Qualified)
+		}},
+		{path: fleetv1alpha1.ConsoleLinksPath, serve: func(a *api, w http.ResponseWriter, r *http.Request, _ string) error {
+			return a.serveConsoleLinks(w, r)
+		}},
+		{path: "/livez", serve: func(_ *api, w http.ResponseWriter, _ *http.Request, _ string) error { return answer.Text(w, "ok") }},
+		{path: "/readyz", serve: func(a *api, w http.ResponseWriter, _ *http.Request, _ string) error {
+			if err := a.ready(); err != nil {
+				return apierrors.NewServiceUnavailable(err.Error())
+			}
+			return answer.Text(w, "ok")
+		}},
+		{path: metricsPath, serve: (*api).serveMetrics},
+		{path: metricsThroughHub, serve: (*api).serveMetrics},
+		// The hub's kube-apiserver asks for this, and asks again while it does not exist.
+		{path: "/openapi/v2", serve: document(map[string]any{
+			"swagger": "2.0", "info": map[string]string{"title": "Orrery fleet", "version": fleetv1alpha1.GroupVersion.Version}, "paths": map[string]any{},
+		})},
+		{path: "/openapi/v3", serve: document(map[string]any{"paths": map[string]any{}})},
+		{path: "/apis", serve: document(metav1.APIGroupList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{apiGroup()},
+		})},
+		{path: "/apis/" + fleetv1alpha1.GroupVersion.Group, serve: func(_ *api, w http.ResponseWriter, _ *http.Request, _ string) error {
+			g := apiGroup()
+			g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
+			return answer.JSON(w, http.StatusOK, g)
+		}},
+		{path: "/apis/" + fleetv1alpha1.GroupVersion.String(), serve: document(apiResources())},
+	}
+	for path := range questions {
+		all = append(all, endpoint{path: path, serve: (*api).serveQuestion})
+	}
+	return all
+}()
+
+// document serves a document that is the same for every caller.
+func document(d any) func(*api, http.ResponseWriter, *http.Request, string) error {
+	return func(_ *api, w http.ResponseWriter, _ *http.Request, _ string) error {
+		return answer.JSON(w, http.StatusOK, d)
+	}
+}
+
 func (a *api) route(w http.ResponseWriter, r *http.Request) error {
 	path := r.URL.EscapedPath()
-	if rest, ok := below(path, fleetv1alpha1.ClustersPath); ok {
-		if cluster, ok := strings.CutSuffix(strings.TrimPrefix(rest, "/"), "/mirror"); ok && !strings.Contains(cluster, "/") {
-			return a.serveMirror(w, r, cluster)
+	for _, e := range endpoints {
+		rest, ok := below(path, e.path)
+		if !ok || rest != "" && !e.below {
+			continue
 		}
-		return a.serveProxy(w, r, rest)
+		if !e.unlimited {
+			if err := search.CheckSize(r); err != nil {
+				return err
+			}
+		}
+		return e.serve(a, w, r, rest)
 	}
-	if rest, ok := below(path, fleetv1alpha1.FleetPath); ok {
-		return a.serveFleet(w, r, rest, search.Merged)
-	}
-	if rest, ok := below(path, fleetv1alpha1.QualifiedPath); ok {
-		return a.serveFleet(w, r, rest, search.Qualified)
-	}
-	if answered, err := a.serveQuestion(w, r, path); answered {
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
+}
+
+func (a *api) serveMetrics(w http.ResponseWriter, r *http.Request, _ string) error {
+	if err := a.authorizer.path(r.Context(), metricsPath); err != nil {
 		return err
 	}
-	switch path {
-	case "/livez":
-		return answer.Text(w, "ok")
-	case "/readyz":
-		if err := a.ready(); err != nil {
-			return apierrors.NewServiceUnavailable(err.Error())
-		}
-		return answer.Text(w, "ok")
-	case metricsPath, metricsThroughHub:
-		if err := a.authorizer.path(r.Context(), metricsPath); err != nil {
-			return err
-		}
-		a.metrics.ServeHTTP(w, r)
-		return nil
-	case fleetv1alpha1.ConsoleLinksPath:
-		return a.serveConsoleLinks(w, r)
-	case "/openapi/v2": // the hub's kube-apiserver asks, and asks again while there is none
-		return answer.JSON(w, http.StatusOK, map[string]any{
-			"swagger": "2.0", "info": map[string]string{"title": "Orrery fleet", "version": fleetv1alpha1.GroupVersion.Version}, "paths": map[string]any{},
-		})
-	case "/openapi/v3":
-		return answer.JSON(w, http.StatusOK, map[string]any{"paths": map[string]any{}})
-	case "/apis":
-		return answer.JSON(w, http.StatusOK, metav1.APIGroupList{
-			TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{apiGroup()},
-		})
-	case "/apis/" + fleetv1alpha1.GroupVersion.Group:
-		g := apiGroup()
-		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		return answer.JSON(w, http.StatusOK, g)
-	case "/apis/" + fleetv1alpha1.GroupVersion.String():
-		return answer.JSON(w, http.StatusOK, apiResources())
-	default:
-		return apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true)
+	a.metrics.ServeHTTP(w, r)
+	return nil
+}
+
+// serveCluster serves NAME/mirror and NAME/proxy/..., escaped.
+func (a *api) serveCluster(w http.ResponseWriter, r *http.Request, path string) error {
+	if cluster, ok := strings.CutSuffix(strings.TrimPrefix(path, "/"), "/mirror"); ok && !strings.Contains(cluster, "/") {
+		return a.serveMirror(w, r, cluster)
 	}
+	return a.serveProxy(w, r, path)
 }
 
 // The metrics are served to those who may get the first of these paths. By the second they are reached through the hub's API
@@ -124,7 +165,7 @@ func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, na
 			asked = "/" + inside
 		}
 	}
-	if answered, err := a.reviews.answer(w, r, asked); answered {
+	if answered, err := a.reviews.answer(w, r, asked, names); answered {
 		return err
 	}
 	serve := answer.Func(func(w http.ResponseWriter, r *http.Request) error { return a.search.Serve(w, r, path, names) })

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,30 +18,34 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// questions are the virtual kinds that are asked for at a path of their own, with the method.
+// questions are the virtual kinds that are asked for at a path of their own, with the method, and
+// with the verb by which the hub's kube-apiserver authorizes the request.
 var questions = map[string]struct {
-	method string
-	serve  func(a *api, w http.ResponseWriter, r *http.Request) error
+	method, verb string
+	serve        func(a *api, w http.ResponseWriter, r *http.Request) error
 }{
-	fleetv1alpha1.PlacementsPath:       {http.MethodGet, (*api).servePlacement},
-	fleetv1alpha1.WorksPath:            {http.MethodGet, (*api).serveWorks},
-	fleetv1alpha1.PlacementReviewsPath: {http.MethodPost, (*api).serveReview},
-	fleetv1alpha1.AccessPath:           {http.MethodGet, (*api).serveAccess},
+	fleetv1alpha1.PlacementsPath:       {http.MethodGet, "list", (*api).servePlacement},
+	fleetv1alpha1.WorksPath:            {http.MethodGet, "list", (*api).serveWorks},
+	fleetv1alpha1.PlacementReviewsPath: {http.MethodPost, "create", (*api).serveReview},
+	fleetv1alpha1.AccessPath:           {http.MethodGet, "list", (*api).serveAccess},
 }
 
-// serveQuestion answers one of the questions; false: the path is of none.
-func (a *api) serveQuestion(w http.ResponseWriter, r *http.Request, path string) (bool, error) {
-	q, ok := questions[path]
-	if !ok {
-		return false, nil
-	}
+// serveQuestion answers one of the questions. A request that did not come through the
+// kube-apiserver is authorized here as it would be there.
+func (a *api) serveQuestion(w http.ResponseWriter, r *http.Request, _ string) error {
+	path := r.URL.EscapedPath()
+	q, v := questions[path], fleetv1alpha1.GroupVersion
+	resource := path[strings.LastIndex(path, "/")+1:]
 	if r.Method != q.method && (q.method != http.MethodGet || r.Method != http.MethodHead) {
-		return true, apierrors.NewMethodNotSupported(schema.GroupResource{
-			Group: fleetv1alpha1.GroupVersion.Group, Resource: path[strings.LastIndex(path, "/")+1:],
-		}, r.Method)
+		return apierrors.NewMethodNotSupported(schema.GroupResource{Group: v.Group, Resource: resource}, r.Method)
+	}
+	if err := a.authorizer.resource(r.Context(), authorizationv1.ResourceAttributes{
+		Verb: q.verb, Group: v.Group, Version: v.Version, Resource: resource,
+	}); err != nil {
+		return err
 	}
 	compressed(answer.Func(func(w http.ResponseWriter, r *http.Request) error { return q.serve(a, w, r) })).ServeHTTP(w, r)
-	return true, nil
+	return nil
 }
 
 // parameters are those of a question; any other is a mistake.

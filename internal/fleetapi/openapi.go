@@ -45,7 +45,7 @@ func newOpenAPI(hub *rest.Config, s *search.Search) (*openAPI, error) {
 		return nil, fmt.Errorf("read the URL of the hub: %w", err)
 	}
 	return &openAPI{search: s, transport: transport, server: server, hub: &httputil.ReverseProxy{
-		Transport: transport,
+		Transport: proxy.Confine(transport),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(server)
 			headers := http.Header{}

@@ -1,6 +1,7 @@
 package fleetapi
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/proxy/proxytest"
 )
 
 // TestDocumentsOfTheHubOnly: the hub, which is asked as an administrator, is asked for no path that could lead to something else than a document.
@@ -45,4 +47,24 @@ func TestDocumentsOfTheHubOnly(t *testing.T) {
 	if len(asked) > 0 {
 		t.Errorf("the hub is asked for %q", asked)
 	}
+}
+
+// TestDocumentsAreConfined: of the hub's answers with documents, only the documents reach a client.
+func TestDocumentsAreConfined(t *testing.T) {
+	hostile := proxytest.NewServer()
+	hub := httptest.NewServer(hostile)
+	t.Cleanup(hub.Close)
+	documents, err := newOpenAPI(&rest.Config{Host: hub.URL}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewServer(documents.hub)
+	t.Cleanup(front.Close)
+	proxytest.Check(t, hostile, proxytest.Proxy{Path: "/openapi/v3", NoUpgrades: true, Dial: func() net.Conn {
+		c, err := net.Dial("tcp", front.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}})
 }

@@ -20,13 +20,17 @@ import (
 	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/answer"
+	"orrery.dev/orrery/internal/search"
 )
 
 // readable are the verbs of the fleet.
 var readable = []string{"get", "list", "watch"}
 
-// longestReview is how many bytes a review may have.
-const longestReview = 1 << 20
+// Limits on the bodies of reviews, in bytes. The one of an object has the object in it.
+const (
+	longestReview     = 1 << 20
+	longestSelfReview = 16 << 10
+)
 
 var reviewCodecs = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
@@ -47,7 +51,7 @@ type reviews struct {
 }
 
 // answer answers a review; false: the path, relative to the root of a fleet, is of none.
-func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string) (bool, error) {
+func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string, names search.Names) (bool, error) {
 	review, ok := map[string]func(context.Context, runtime.Object, user.Info) error{
 		"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": s.access,
 		"/apis/authorization.k8s.io/v1/selfsubjectrulesreviews":  s.rules,
@@ -63,7 +67,14 @@ func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string) (b
 	if !ok {
 		return true, apierrors.NewUnauthorized("the request has no user")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestReview))
+	may := throughProxy // as the hub's kube-apiserver asks of callers who come through it
+	if may.Verb = "create"; names == search.Qualified {
+		may.Name = "qualified"
+	}
+	if err := s.authorizer.resource(r.Context(), may); err != nil {
+		return true, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, longestSelfReview))
 	if err != nil {
 		return true, apierrors.NewBadRequest("the review cannot be read: " + err.Error())
 	}

@@ -34,11 +34,16 @@
 //	apiGroups: [fleet.orrery.dev], resources: [clusters/proxy], verbs: ["*"],
 //	resourceNames: [those clusters; left out, all]
 //
-// What lies behind the outer URL this server asks the hub with a SubjectAccessReview of
-// its own: to search, the caller must be allowed to list the type itself in the namespace
-// asked for, or everywhere; who asks for all namespaces and may list it in some sees these (what is seen of a namespace is in the clusters that it may use; see package
-// access); to ask why, to get the object, or to create policies where one is reviewed; to use a proxy, the verb on clusters/proxy of that name. In
-// the member, its own RBAC decides, for the proxy impersonates the caller.
+// A request that did not come through the kube-apiserver is authorized as there where it has a body
+// or parameters that no other right guards. No parameter and no body is parsed before the caller is
+// authorized.
+//
+// What lies behind the outer URL this server asks the hub with a SubjectAccessReview of its own: to
+// search, the caller must be allowed to list the type itself in the namespace asked for, or
+// everywhere; who asks for all namespaces and may list it in some sees these (what is seen of a
+// namespace is in the clusters that it may use; see package access); to ask why, to get the object,
+// or to create policies where one is reviewed; to use a proxy, the verb on clusters/proxy of that
+// name. In the member, its own RBAC decides, for the proxy impersonates the caller.
 package fleetapi
 
 import (

@@ -72,7 +72,8 @@ func Hosts(n int) []clusterv1alpha1.Host {
 // Root is the directory of a host.
 func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
 
-// Commands lists what was run on a host: facts, agent, serve, check and apply.
+// Commands lists what was run on a host: facts, agent, serve, check and apply. A request to the
+// agent that only takes or releases a lease is lease or release.
 func (f *Fleet) Commands(name string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,6 +169,9 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 		return err
 	}
 	command, run := c.command(argv)
+	if command == "apply" {
+		command, stdin = requested(stdin)
+	}
 	c.fleet.note(c.name, command)
 	if c.fleet.Fault != nil {
 		if err := c.fleet.Fault(c.name, command); err != nil {
@@ -181,6 +185,22 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 		return c.fleet.Broken(c.name, command)
 	}
 	return nil
+}
+
+// requested names the request that the agent gets: lease or release if that is all of it, otherwise
+// apply. It returns the same input again.
+func requested(stdin io.Reader) (string, io.Reader) {
+	in := bufio.NewReader(stdin)
+	line, err := in.ReadBytes('\n')
+	again := io.MultiReader(bytes.NewReader(line), in)
+	var req node.Request
+	switch {
+	case err != nil, json.Unmarshal(line, &req) != nil, req.RemoveAll, len(req.Steps)+len(req.Remove)+len(req.Streams)+len(req.Fetches) > 0:
+		return "apply", again
+	case req.Release:
+		return "release", again
+	}
+	return "lease", again
 }
 
 // command is what the host does for a command line of the engine, and its name.
@@ -224,7 +244,11 @@ func (c *conn) node() *node.Node {
 }
 
 // facts writes what a host of two cores says that was just installed.
-func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
+func (c *conn) facts(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	script, err := io.ReadAll(stdin)
+	if err != nil {
+		return fmt.Errorf("host %s: read the script: %w", c.name, err)
+	}
 	values := map[string]string{
 		"uid": "0", "hostname": c.name, "machine-id": hex.EncodeToString(sum(c.name)[:16]), "boot-id": c.name,
 		"init": "systemd", "os-release": "ID=debian", "arch": "x86_64", "kernel": "6.1.0", "cpus": "2", "cgroup": "2",
@@ -256,6 +280,11 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	for _, path := range c.found("/etc/kubernetes/*.conf", "/etc/kubernetes/pki", "/var/lib/etcd/member", "/var/lib/kubelet/pki") {
 		fact("leftover", path)
 	}
+	if _, rest, ok := strings.Cut(string(script), "\netcd_log='"); ok {
+		if log, _, _ := strings.Cut(rest, "'"); log != "" {
+			fact("etcd-log", map[bool]string{true: "present", false: "absent"}[len(c.found(log+"/*.wal")) > 0])
+		}
+	}
 	if _, err := os.Stat(filepath.Join(c.fleet.Root(c.name), node.AgentPath)); err != nil {
 		for _, path := range c.found(node.Dir+"/state.json", node.Dir+"/state.json.bak") {
 			record, err := os.ReadFile(filepath.Join(c.fleet.Root(c.name), path))
@@ -280,7 +309,7 @@ func (c *conn) facts(ctx context.Context, _ io.Reader, stdout io.Writer) error {
 	}
 	clock()
 	fact("orrery-facts", "end")
-	_, err := stdout.Write(b.Bytes())
+	_, err = stdout.Write(b.Bytes())
 	return err
 }
 

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -126,7 +128,9 @@ func TestSelectorsOfNoNamespace(t *testing.T) {
 	}
 }
 
-// TestNamesOfNoCluster: a policy that names a cluster which the hub does not have is taken with a warning, once the hub has written down which it has.
+// TestNamesOfNoCluster: a policy that names a cluster which the hub does not have is taken with a
+// warning, once the hub has written down which it has. A user who may not list the clusters gets
+// none, since it would tell which names there are.
 func TestNamesOfNoCluster(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "external")
 	if err := os.WriteFile(kubeconfig, testenv.Kubeconfig(0), 0o600); err != nil {
@@ -191,6 +195,51 @@ func TestNamesOfNoCluster(t *testing.T) {
 			if (want == "") != (len(got) == 0) || want != "" && !strings.Contains(got[0], "the hub has no cluster "+want+";") {
 				t.Errorf("%s with %s: warnings %q, want %q", kind, placement, got, want)
 			}
+		}
+	}
+
+	admin := client(t, h.Config())
+	tenant := metav1.ObjectMeta{Name: "tenant", Namespace: "default"}
+	role := &rbacv1.Role{ObjectMeta: tenant, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{policyv1alpha1.GroupVersion.Group}, Resources: []string{"propagationpolicies"}, Verbs: []string{"create"},
+	}}}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: tenant, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: tenant.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: tenant.Name}},
+	}
+	_, err = admin.RbacV1().Roles("default").Create(t.Context(), role, metav1.CreateOptions{})
+	if err == nil {
+		_, err = admin.RbacV1().RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(
+			admin.RbacV1().RoleBindings("default").Delete(context.Background(), tenant.Name, metav1.DeleteOptions{}),
+			admin.RbacV1().Roles("default").Delete(context.Background(), tenant.Name, metav1.DeleteOptions{}),
+		); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "the tenant may create policies", func() error {
+		answered, err := admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: tenant.Name, ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: "default", Verb: "create", Group: policyv1alpha1.GroupVersion.Group, Resource: "propagationpolicies",
+			},
+		}}, metav1.CreateOptions{})
+		if err == nil && !answered.Status.Allowed {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	config.Impersonate.UserName = tenant.Name
+	if c, err = dynamic.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"oak", "elm"} {
+		if got := create("PropagationPolicy", "{clusterAffinity: {clusterNames: ["+name+"]}}"); len(got) > 0 {
+			t.Errorf("the tenant is warned of %s: %q", name, got)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/addon"
 	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/host"
@@ -74,7 +75,7 @@ func (r *run) api(ctx context.Context) (*rest.Config, error) {
 }
 
 // askAPIs asks one API server after the other until one is ready. If none is ready, passes reports
-// whether the cause may be transient.
+// whether the cause may be transient. No API server with the data of another cluster is returned.
 func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err error) {
 	var errs []error
 	for _, name := range r.roles[clusterv1alpha1.RoleControlPlane] {
@@ -84,9 +85,15 @@ func (r *run) askAPIs(ctx context.Context) (cfg *rest.Config, passes bool, err e
 		}
 		ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
 		cfg, err := r.readyAPI(ctx, name)
+		if err == nil {
+			err = r.recognize(ctx, cfg)
+		}
 		cancel()
 		if err == nil {
 			return cfg, false, nil
+		}
+		if foreign, ok := errors.AsType[*foreignDataError](err); ok {
+			return nil, false, fmt.Errorf("host %s: %w", name, foreign)
 		}
 		health, why := judge(err)
 		passes = passes || health == gate.Unknown
@@ -247,13 +254,14 @@ func (r *run) apply(ctx context.Context, groups []addon.Group) error {
 }
 
 // ready waits until the workloads of groups are ready. Without a network no pod becomes ready, so
-// ready does not wait if the user installs the network.
+// ready does not wait if the user installs the network. A run that takes hosts out waits only for
+// groups that it has changed.
 func (r *run) ready(ctx context.Context, cfg *rest.Config, groups []addon.Group) error {
 	if r.spec.Network.Plugin == plan.NetworkNone {
 		return nil
 	}
 	for _, g := range groups {
-		if len(g.Gates) == 0 {
+		if len(g.Gates) == 0 || r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode && !r.applied[g.Name] {
 			continue
 		}
 		if err := r.rec.do("ready/"+g.Name, func() (bool, error) { return false, addon.Ready(ctx, cfg, g) }); err != nil {
@@ -326,8 +334,8 @@ func (r *run) nodeHosts() []plan.Host {
 	return slices.DeleteFunc(slices.Clone(r.plan.Hosts), func(h plan.Host) bool { return len(stepsOf(h, plan.StageNode)) == 0 })
 }
 
-// settleNodes waits until the kubelets have registered their nodes. It then sets the labels and
-// taints that a kubelet must not set on its own node.
+// settleNodes waits until the kubelets have registered their nodes, see waitsFor. It then sets the
+// labels and taints that a kubelet must not set on its own node.
 func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not there after %s; see the log of orrery-kubelet on the host", nodeTimeout))
 	defer cancel()
@@ -355,11 +363,12 @@ func (r *run) settleNodes(ctx context.Context, cs kubernetes.Interface) (changed
 				changed = true
 			}
 		}
-		if len(want) == 0 {
+		awaited := slices.DeleteFunc(sortedKeys(want), func(name string) bool { return !r.waitsFor(name) })
+		if len(want) == 0 || err == nil && len(awaited) == 0 {
 			return changed, nil
 		}
 		if e := pause(ctx); e != nil {
-			return changed, fmt.Errorf("nodes %v: %w", sortedKeys(want), errors.Join(e, err))
+			return changed, fmt.Errorf("nodes %v: %w", awaited, errors.Join(e, err))
 		}
 	}
 }
@@ -390,19 +399,10 @@ func settleNode(ctx context.Context, cs kubernetes.Interface, name string, want 
 	return changed, nil
 }
 
-// nodePatch returns the merge patch for the labels that the node lacks and for the control plane's
-// taint. It is empty if the node is as wanted. Other taints of the node stay.
+// nodePatch returns the merge patch for the labels and for the control plane's taint. It is empty
+// if the node is as wanted. Labels that Orrery did not set, and other taints of the node, stay.
 func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
-	metadata := map[string]any{}
-	labels := map[string]string{}
-	for k, v := range want.Labels {
-		if have, ok := n.Labels[k]; !ok || have != v {
-			labels[k] = v
-		}
-	}
-	if len(labels) > 0 {
-		metadata["labels"] = labels
-	}
+	metadata := labelsPatch(n, want.Labels)
 	isOurs := func(t corev1.Taint) bool {
 		return t.Key == plan.ControlPlaneTaint && t.Effect == corev1.TaintEffectNoSchedule
 	}
@@ -421,7 +421,8 @@ func nodePatch(n *corev1.Node, want plan.Node) map[string]any {
 	return patch
 }
 
-// nodesReady waits until the nodes of all reached hosts are ready, at most nodeTimeout.
+// nodesReady waits until the nodes of the reached hosts are ready, see waitsFor. It waits at most
+// nodeTimeout.
 func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, nodeTimeout, fmt.Errorf("not ready after %s", nodeTimeout))
 	defer cancel()
@@ -429,7 +430,7 @@ func (r *run) nodesReady(ctx context.Context, cs kubernetes.Interface) error {
 	for {
 		waiting := map[string]string{}
 		for _, h := range r.nodeHosts() {
-			if r.conns[h.Name] != nil {
+			if r.conns[h.Name] != nil && r.waitsFor(h.Name) {
 				waiting[h.Name] = "no status yet"
 			}
 		}

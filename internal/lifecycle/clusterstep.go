@@ -112,6 +112,9 @@ func (r *run) applyObjects(ctx context.Context, group string) (bool, error) {
 	for _, g := range r.groups {
 		if g.Name == group {
 			n, err := addon.Apply(ctx, cfg, g)
+			if n > 0 {
+				r.applied[group] = true
+			}
 			return n > 0, err
 		}
 	}

@@ -54,8 +54,9 @@ func stepRun(t *testing.T, nodes ...*corev1.Node) (*run, kubernetes.Interface) {
 		t.Fatal(err)
 	}
 	r := &run{
-		Engine: e, rec: newRecorder(e, op), op: op, conns: map[string]*connection{}, facts: map[string]plan.Facts{}, unreachable: map[string]error{}, refused: map[string]error{},
+		Engine: e, rec: newRecorder(e, op), op: op, conns: map[string]*connection{}, facts: map[string]plan.Facts{}, away: map[string]away{}, failed: map[string]error{},
 		roles: map[clusterv1alpha1.Role][]string{clusterv1alpha1.RoleControlPlane: {"h-1"}}, spec: &clusterv1alpha1.Provision{}, state: &State{Cluster: "oak"},
+		changing: map[string]bool{}, applied: map[string]bool{},
 	}
 	r.conns["h-1"] = &connection{name: "h-1", conn: nowhere{}}
 	r.spec.Hosts = append(r.spec.Hosts, clusterv1alpha1.Host{Name: "h-1"})

@@ -20,6 +20,7 @@ import (
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/facts"
 	"orrery.dev/orrery/internal/lifecycle/host"
+	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -33,14 +34,18 @@ type connection struct {
 	target host.Target
 	dialer host.Dialer
 	trips  atomic.Int32
-	// leased is true while the host may hold a lease of this run.
-	leased atomic.Bool
+	// leased is true while the host may hold a lease of this run. Requests that extend or release the
+	// lease require the lock extends.
+	leased  atomic.Bool
+	extends sync.Mutex
 	// arch of the host, and the digest of the agent on it. Both are empty until known. Changing the
 	// agent requires the lock brings.
 	arch   string
 	brings sync.Mutex
 	agent  string
 	log    io.WriteCloser // nil when nothing is recorded
+	// etcdLog is the directory with the write-ahead log of etcd, or empty.
+	etcdLog string
 
 	mu   sync.Mutex
 	conn host.Conn
@@ -93,9 +98,9 @@ func (c *connection) notef(format string, args ...any) {
 	}
 }
 
-// survey connects to hosts in parallel and reads their facts. A host that cannot be reached goes
-// into r.unreachable. All other errors, such as a refused login, are returned together. Hosts that
-// are connected already are skipped.
+// survey connects to hosts in parallel and reads their facts. A host that cannot be reached or
+// logged in to goes into r.away. All other errors are returned together. Hosts that are connected
+// already are skipped.
 func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	var mu sync.Mutex
 	group, gctx := errgroup.WithContext(ctx)
@@ -103,20 +108,16 @@ func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	unknown := slices.DeleteFunc(slices.Clone(hosts), func(h clusterv1alpha1.Host) bool { return r.conns[h.Name] != nil })
 	for _, h := range unknown {
 		group.Go(func() error {
-			c, f, err := r.connect(gctx, h)
-			var gone *host.Unreachable
+			c, f, reach, err := r.connect(gctx, h)
 			mu.Lock()
 			defer mu.Unlock()
-			if c != nil {
-				r.conns[h.Name] = c
-			}
 			switch {
-			case errors.As(err, &gone):
-				r.unreachable[h.Name] = err
-			case err != nil:
-				r.refused[h.Name] = err
+			case err == nil:
+				r.conns[h.Name], r.facts[h.Name] = c, f
+			case reach == intent.Reached:
+				r.failed[h.Name] = err
 			default:
-				r.facts[h.Name] = f
+				r.away[h.Name] = away{reach, err}
 			}
 			return nil
 		})
@@ -125,7 +126,7 @@ func (r *run) survey(ctx context.Context, hosts []clusterv1alpha1.Host) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return errorsOf(r.refused)
+	return errorsOf(r.failed)
 }
 
 // errorsOf joins the errors of hosts, in the order of their names. It is nil without errors.
@@ -147,37 +148,50 @@ func (r *run) report(ctx context.Context, wrong error) error {
 	if err != nil {
 		return wrong // the first error is the one to report
 	}
-	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
+	if blocking := r.blocking(in); len(blocking) > 0 {
 		return errors.Join(wrong, &PreflightError{Findings: blocking})
 	}
 	return wrong
 }
 
-// blocking returns the findings of severity error. It reuses the memory of findings.
-func blocking(findings []plan.Finding) []plan.Finding {
-	return slices.DeleteFunc(findings, func(f plan.Finding) bool { return f.Severity != plan.SeverityError })
+// blocking returns the findings that prevent the run. A run that only adds or removes hosts is not
+// prevented by what has changed on another host since that joined the cluster.
+func (r *run) blocking(in plan.Input) []plan.Finding {
+	moves := r.op != nil && (r.op.Spec.Action == lifecyclev1alpha1.ActionAddNode || r.op.Spec.Action == lifecyclev1alpha1.ActionDeleteNode)
+	return slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool {
+		return f.Severity != plan.SeverityError || moves && r.state.IsPart(f.Host) && f.IsOfTheHostAlone()
+	})
 }
 
-// connect connects to one host, opens its log and reads its facts. The connection may be set even
-// if an error is returned.
-func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection, plan.Facts, error) {
+// connect connects to one host, opens its log and reads its facts. If the host was Reached, an
+// error is about its facts or about this machine. With an error, the connection is closed.
+func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (_ *connection, _ plan.Facts, reach intent.Reach, err error) {
 	target, err := r.Env.Target(ctx, h)
-	if err != nil {
-		return nil, plan.Facts{}, fmt.Errorf("host %s: %w", h.Name, err)
+	if err != nil { // without credentials there is no login
+		return nil, plan.Facts{}, intent.Refused, fmt.Errorf("host %s: %w", h.Name, err)
 	}
 	conn, err := r.Dialer.Dial(ctx, target)
-	if err != nil {
-		return nil, plan.Facts{}, err
+	if _, gone := errors.AsType[*host.Unreachable](err); gone {
+		return nil, plan.Facts{}, intent.Unreachable, err
 	}
-	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn}
+	if err != nil {
+		return nil, plan.Facts{}, intent.Refused, err
+	}
+	c := &connection{name: h.Name, target: target, dialer: r.Dialer, conn: conn, etcdLog: plan.EtcdLog(r.spec)}
+	defer func() {
+		if err != nil {
+			c.notef("facts: %v", err)
+			c.close()
+		}
+	}()
 	if r.rec != nil {
 		if c.log, err = r.Env.Log(r.op.Name, h.Name); err != nil {
-			return c, plan.Facts{}, err
+			return nil, plan.Facts{}, intent.Reached, err
 		}
 		c.notef("connected; operation %s attempt %d", r.op.Name, r.op.Status.Attempt)
 	}
 	f, err := c.facts(ctx)
-	return c, f, err
+	return c, f, reachOf(err), err
 }
 
 // facts reads the facts of the host. It returns an error also if the agent is newer than this
@@ -185,7 +199,7 @@ func (r *run) connect(ctx context.Context, h clusterv1alpha1.Host) (*connection,
 func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	var out bytes.Buffer
 	asked := time.Now()
-	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath)), &out); err != nil {
+	if err := c.run(ctx, []string{"sh"}, strings.NewReader(facts.Script(node.AgentPath, c.etcdLog)), &out); err != nil {
 		return plan.Facts{}, fmt.Errorf("ask for facts: %w", err)
 	}
 	f, err := facts.Parse(out.Bytes(), asked, time.Now())
@@ -197,28 +211,6 @@ func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 	defer c.brings.Unlock()
 	c.agent = f.Agent
 	return f, speaks(c.name, f.Applied.Protocol)
-}
-
-// refuseUnreachable returns an error if a host was not reached.
-func (r *run) refuseUnreachable() error { return errorsOf(r.unreachable) }
-
-// unreachableFindings returns a finding for each host that was not reached, or whose facts could
-// not be read.
-func (r *run) unreachableFindings() []plan.Finding {
-	var findings []plan.Finding
-	for _, name := range sortedKeys(r.refused) {
-		findings = append(findings, plan.Finding{
-			Host: name, Check: "login", Severity: plan.SeverityError,
-			Message: r.refused[name].Error(), Fix: "what is on the host is unknown until it can be looked at",
-		})
-	}
-	for _, name := range sortedKeys(r.unreachable) {
-		findings = append(findings, plan.Finding{
-			Host: name, Check: "reachable", Severity: plan.SeverityError,
-			Message: r.unreachable[name].Error(), Fix: "what is on the host is unknown until it answers",
-		})
-	}
-	return findings
 }
 
 // StepError is the failure of a step on a host. Step is empty if the whole request failed.
@@ -238,23 +230,22 @@ func (e *StepError) Error() string {
 	return fmt.Sprintf("host %s: %s: %s", e.Host, e.Step, e.Message)
 }
 
-// lease returns the lease for a request. It ends leaseTime from now, plus the pause between waves.
-func (r *run) lease() plan.Lease {
-	expires := time.Now().Add(leaseTime)
-	if pause := r.op.Spec.Order().PauseBetween; pause != nil {
-		expires = expires.Add(pause.Duration) // later waves still need their hosts
-	}
-	return plan.Lease{Operation: r.op.Name, RunID: string(r.op.UID), Holder: r.Holder, Epoch: r.op.Status.Epoch, Expires: expires}
-}
-
 // request sends a request to the agent of a host and records its events. It first installs the
-// agent if needed. streams follow the request on standard input. A StepError from the agent comes
-// before an error of the connection.
-func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
+// agent if needed. streams follow the request on standard input.
+func (r *run) request(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) error {
 	if err := r.bringAgent(ctx, c); err != nil {
 		return err
 	}
-	req.Protocol, req.Cluster, req.ClusterID, req.Version = node.Protocol, r.Cluster, r.state.ID, r.spec.Kubernetes.Version
+	req.Version = r.spec.Kubernetes.Version
+	return r.send(ctx, c, req, streams...)
+}
+
+// send sends a request to the agent that a host has, and records its events. An empty request takes
+// or extends the lease of the host; it is sent beside the run, and so must read nothing that a run
+// changes. A StepError from the agent comes before an error of the
+// connection.
+func (r *run) send(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
+	req.Protocol, req.Cluster, req.ClusterID = node.Protocol, r.Cluster, r.state.ID
 	req.Lease, req.Ended = r.lease(), r.ended
 	line, err := json.Marshal(req)
 	if err != nil {

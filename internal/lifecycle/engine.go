@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -67,6 +67,9 @@ type Engine struct {
 	Catalog *catalog.Catalog
 	// Local allows specs to name paths on this machine.
 	Local bool
+	// Logins has hosts with logins that replace those in the state, for hosts at the same address. A
+	// run keeps them.
+	Logins []clusterv1alpha1.Host
 	// Holder names this process in leases.
 	Holder string
 	// Connect returns the client configuration for the API server on a host. If nil, clients connect
@@ -127,18 +130,41 @@ func (e *Engine) Run(ctx context.Context, op *lifecyclev1alpha1.Operation, spec 
 	case lifecyclev1alpha1.ActionDeleteNode:
 		do = r.removeHosts
 	case lifecyclev1alpha1.ActionRenewCertificates:
-		// The wanted spec stays that of an earlier run.
-		return interrupted(ctx, r.renewCertificates(ctx))
+		do = r.renewCertificates
 	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode:
 		do = r.bring
 	default:
 		return fmt.Errorf("operation %s: unknown action %q", op.Name, op.Spec.Action)
 	}
 	// The spec is saved before any host is asked. A run that fails or is killed then resumes with it.
-	if err := r.want(ctx); err != nil {
+	// A renewal has none: the wanted spec stays that of an earlier run.
+	if op.Spec.Action != lifecyclev1alpha1.ActionRenewCertificates {
+		if err := r.want(ctx); err != nil {
+			return err
+		}
+	}
+	return r.release(ctx, interrupted(ctx, do(ctx)))
+}
+
+// Check returns the error with which Run refuses a new Operation before it connects to any host. It
+// stores nothing.
+func (e *Engine) Check(ctx context.Context, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
+	op = op.DeepCopy()
+	spec, err := e.take(ctx, op, spec)
+	if err != nil {
 		return err
 	}
-	return interrupted(ctx, do(ctx))
+	r, err := e.begin(ctx, op, spec, nil)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	switch op.Spec.Action {
+	case lifecyclev1alpha1.ActionCreate, lifecyclev1alpha1.ActionApply, lifecyclev1alpha1.ActionAddNode, lifecyclev1alpha1.ActionDeleteNode:
+		return r.state.Keep(r.Cluster, r.spec, op.Spec.NamedHosts()...)
+	case lifecyclev1alpha1.ActionDelete, lifecyclev1alpha1.ActionRenewCertificates:
+	}
+	return nil
 }
 
 // interrupted puts the cause first if the run was interrupted. Hosts then report only errors of the
@@ -161,12 +187,14 @@ func (e *Engine) take(ctx context.Context, op *lifecyclev1alpha1.Operation, give
 	return spec, err
 }
 
-// load returns the state of the cluster. It is empty if nothing is known of the cluster.
+// load returns the state of the cluster, with the logins of the Engine. It is empty if nothing is
+// known of the cluster.
 func (e *Engine) load(ctx context.Context) (*State, error) {
 	state, err := e.Env.Load(ctx, e.Cluster)
 	if state == nil {
 		state = &State{Cluster: e.Cluster}
 	}
+	state.Login(e.Logins)
 	return state, err
 }
 
@@ -179,10 +207,10 @@ type run struct {
 	roles map[clusterv1alpha1.Role][]string
 	state *State
 
-	conns       map[string]*connection
-	facts       map[string]plan.Facts
-	unreachable map[string]error
-	refused     map[string]error // by host: reached, but its facts could not be read
+	conns  map[string]*connection // of the hosts that were reached
+	facts  map[string]plan.Facts
+	away   map[string]away  // hosts that were not reached
+	failed map[string]error // by host: reached, but its facts could not be read
 
 	keys    pki.Bundle              // for the plan
 	files   map[string]catalog.File // by digest
@@ -192,7 +220,12 @@ type run struct {
 	cluster plan.ClusterFacts // when the plan was made
 	groups  []addon.Group     // the objects of the cluster
 	ended   []string          // UIDs of the runs of the cluster that have ended
+	keeper  *leaseKeeper      // nil until the run has leases
 	agents  agents
+
+	identity sync.Mutex      // guards state.KubeSystemUID
+	changing map[string]bool // hosts that converge changes
+	applied  map[string]bool // groups of objects that were applied and differed
 }
 
 // begin checks the spec and loads the state. If rec is nil, the run only reads, for a preflight or
@@ -217,8 +250,9 @@ func (e *Engine) begin(ctx context.Context, op *lifecyclev1alpha1.Operation, spe
 	}
 	r := &run{
 		Engine: e, rec: rec, op: op, spec: spec, roles: roles, state: state,
-		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, unreachable: map[string]error{}, refused: map[string]error{},
+		conns: map[string]*connection{}, facts: map[string]plan.Facts{}, away: map[string]away{}, failed: map[string]error{},
 		files: map[string]catalog.File{}, keys: state.Planned(),
+		changing: map[string]bool{}, applied: map[string]bool{},
 	}
 	if rec != nil {
 		if err := r.learnEnded(ctx); err != nil {
@@ -259,17 +293,8 @@ func (r *run) bring(ctx context.Context) error {
 		return err
 	}
 	wrong := r.survey(ctx, r.spec.Hosts)
-	// A host of the cluster that cannot be reached stays unchanged, and the others are changed. A new
-	// host must be reachable.
-	var left []string
-	for _, name := range sortedKeys(r.unreachable) {
-		if !r.state.IsPart(name) {
-			wrong = errors.Join(wrong, r.unreachable[name])
-			continue
-		}
-		left = append(left, r.unreachable[name].Error())
-	}
-	if wrong != nil {
+	left, stop := r.decide(r.op.Spec.Action, r.partOf)
+	if wrong = errors.Join(wrong, stop); wrong != nil {
 		return r.report(ctx, wrong)
 	}
 	if err := r.bringAgents(ctx); err != nil {
@@ -282,6 +307,9 @@ func (r *run) bring(ctx context.Context) error {
 		return err
 	}
 	if err := r.refuseOtherPlan(); err != nil {
+		return err
+	}
+	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts))); err != nil {
 		return err
 	}
 	r.rec.tell(r.changes)
@@ -297,12 +325,14 @@ func (r *run) bring(ctx context.Context) error {
 		return err
 	}
 	r.tookUpAll()
-	if len(left) > 0 && r.op.Spec.Action != lifecyclev1alpha1.ActionAddNode {
+	if left.fails() {
 		if err := r.Env.Save(ctx, r.state); err != nil {
 			return err
 		}
-		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; resume with %q when they are back",
-			strings.Join(left, "; "), "orrery operation resume "+r.op.Name)
+		return fmt.Errorf("all other hosts are done, but these were left as they are: %s; %s", left, r.wayBack())
+	}
+	if len(left) > 0 {
+		r.rec.remark = fmt.Sprintf("these hosts were left as they are: %s; apply the cluster's spec when they are back", left)
 	}
 	if err := r.state.Reach(r.spec); err != nil {
 		return err
@@ -323,11 +353,6 @@ func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
 
 // observeTimeout bounds how long reading the objects of a cluster takes.
 const observeTimeout = 30 * time.Second
-
-// leaseTime is how long the lease of a host lasts after each request, beside the pause between
-// waves. The agent also holds a lock while it works, so the lease need only outlast the time
-// between stages.
-const leaseTime = 2 * time.Minute
 
 func now() *metav1.MicroTime {
 	t := metav1.NowMicro()

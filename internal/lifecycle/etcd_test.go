@@ -48,8 +48,11 @@ type etcdProcess struct {
 	unit         plan.Unit
 	client, peer string // local addresses, reserved until the end of the test
 	cmd          *exec.Cmd
-	ended        chan struct{}
-	log          string
+	// voted is true once the member has voted. The agent of the host then writes Unit.Established. The
+	// hosts of a lab have that file earlier, because their probes succeed at once.
+	voted bool
+	ended chan struct{}
+	log   string
 }
 
 // withEtcds lets the hosts of a lab run etcd.
@@ -82,6 +85,9 @@ func withEtcds(l *lab) *etcds {
 		}
 		if req.RemoveAll {
 			e.stop(name)
+			if m := e.member(name); m != nil {
+				m.voted = false
+			}
 			os.RemoveAll(filepath.Join(l.fleet.Dir, name+".etcd"))
 		}
 		register(name, req)
@@ -141,17 +147,28 @@ func (e *etcds) forward(w http.ResponseWriter, r *http.Request) {
 	io.Copy(here, bufio.NewReader(there))
 }
 
-// start plays systemd: it runs the etcd of a host, or restarts it if its unit has changed. It waits
-// until the member votes and answers, or has ended, as the probe of the stage would.
+// start plays systemd: it runs the etcd of a host, or restarts it if its unit has changed. Without
+// its data, an etcd that had a quorum is not started.
 func (e *etcds) start(name string, unit plan.Unit) {
 	old := e.member(name)
 	if old != nil && old.runs() && jsonOf(e.l.t, old.unit) == jsonOf(e.l.t, unit) {
 		return
 	}
 	e.stop(name)
+	logs, _ := filepath.Glob(filepath.Join(e.l.fleet.Dir, name+".etcd/member/wal/*.wal"))
+	if old != nil && old.voted && len(logs) == 0 {
+		return
+	}
+	e.launch(name, unit)
+}
+
+// launch runs the etcd of a host. It waits until the member votes and answers, or has ended, as the
+// probe of the stage would.
+func (e *etcds) launch(name string, unit plan.Unit) {
+	old := e.member(name)
 	m := &etcdProcess{unit: unit, ended: make(chan struct{})}
 	if old != nil {
-		m.client, m.peer = old.client, old.peer
+		m.client, m.peer, m.voted = old.client, old.peer, old.voted
 	} else {
 		m.client, m.peer = reservedAddress(e.l.t), reservedAddress(e.l.t)
 	}
@@ -182,6 +199,20 @@ func (e *etcds) start(name string, unit plan.Unit) {
 	}
 	m.cmd = exec.Command(testenv.KubeBinary(), append(args, "--unsafe-no-fsync=true")...)
 	m.cmd.Env = append(os.Environ(), "HTTPS_PROXY="+e.proxy)
+	for key, value := range unit.Env {
+		m.cmd.Env = append(m.cmd.Env, key+"="+value)
+	}
+	if m.voted {
+		established, err := os.ReadFile(root + unit.Established)
+		if err != nil {
+			e.l.t.Error(err)
+		}
+		for line := range strings.Lines(string(established)) {
+			if !strings.HasPrefix(line, "#") { // the last value of a variable counts
+				m.cmd.Env = append(m.cmd.Env, strings.TrimSuffix(line, "\n"))
+			}
+		}
+	}
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := testenv.StartFromLastingThread(m.cmd); err != nil {
@@ -204,6 +235,7 @@ func (e *etcds) awaitVote(name string, m *etcdProcess) {
 	for m.runs() {
 		members, err := e.list(name)
 		if err == nil && slices.ContainsFunc(members, func(o *etcdserverpb.Member) bool { return o.Name == name && !o.IsLearner }) {
+			m.voted = true
 			return
 		}
 		if time.Now().After(deadline) {

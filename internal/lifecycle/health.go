@@ -37,18 +37,14 @@ func (r *run) electionTime() time.Duration {
 	return min(2*election+etcdTimeout, r.settleTime())
 }
 
-// act returns which etcd and API server the changes of a host disturb. New components count as
-// undisturbed.
-func act(changes *plan.Changes, name string) gate.Act {
+// actOf returns the act of restarting components of a host.
+func actOf(name string, restarts plan.Restarts) gate.Act {
 	var a gate.Act
-	for _, i := range changes.Items {
-		switch {
-		case i.Host != name || i.Op == plan.OpAdd:
-		case i.Step == plan.StepEtcdUnit:
-			a.Etcd = []string{name}
-		case i.Step == plan.StepAPIServerUnit:
-			a.APIServers = []string{name}
-		}
+	if restarts.Etcd {
+		a.Etcd = []string{name}
+	}
+	if restarts.APIServer {
+		a.APIServers = []string{name}
 	}
 	return a
 }
@@ -66,7 +62,7 @@ func (r *run) outages() []string {
 	well := gate.Healthy(etcd, r.roles[clusterv1alpha1.RoleControlPlane])
 	var outages []string
 	for _, h := range r.plan.Hosts {
-		if outage := well.Outage(act(r.changes, h.Name)); outage != "" {
+		if outage := well.Outage(actOf(h.Name, r.changes.Restarts(h.Name))); outage != "" {
 			outages = append(outages, outage)
 		}
 	}
@@ -78,7 +74,7 @@ func (r *run) outages() []string {
 // even after these repairs. It asks no host if the control plane is not disturbed or the cluster
 // was never built. An Operation that deletes nodes leaves out the refused work instead.
 func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error) {
-	if r.state.Applied == nil || !slices.ContainsFunc(work, hostWork.disturbsControlPlane) {
+	if r.state.Applied == nil || !slices.ContainsFunc(work, func(w hostWork) bool { return w.Restarts.ControlPlane() }) {
 		return work, nil
 	}
 	var (
@@ -116,17 +112,17 @@ func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostW
 	noAPI := !slices.ContainsFunc(s.APIServers, func(p gate.APIServer) bool { return p.Health == gate.Up })
 	next := s
 	for i, w := range work {
-		drains := plan.Worse(w.Worst, plan.DisruptionRestart)
+		drains := plan.Worse(w.Restarts.Worst, plan.DisruptionRestart)
 		work[i].mends = s.Mends(w.act) && (noAPI || !drains)
 		switch {
-		case w.Unbuilt && r.joins(w.Host.Name):
+		case r.joins(w.Host.Name) && w.starts(plan.StageEtcd) && (work[i].mends || !w.Restarts.ControlPlane()):
 			next = next.Joined(w.Host.Name)
-		case work[i].mends || !plan.Worse(w.Worst, plan.DisruptionReload):
+		case work[i].mends || !plan.Worse(w.Restarts.Worst, plan.DisruptionReload):
 			next = next.Mended(w.Host.Name)
 		}
 	}
 	for _, w := range work {
-		if w.mends || w.Unbuilt || !w.disturbsControlPlane() {
+		if w.mends || !w.Restarts.ControlPlane() {
 			continue
 		}
 		if err := next.Check(w.act); err != nil {

@@ -65,8 +65,7 @@ func namesOf(hosts []clusterv1alpha1.Host) []string {
 	return names
 }
 
-// beginAgain resets a record to that of a run that was killed at its start. An earlier version of
-// Orrery wrote no hash.
+// beginAgain resets a record to that of a run that was killed at its start.
 func (l *lab) beginAgain(op *lifecyclev1alpha1.Operation, hash string) {
 	l.t.Helper()
 	op.Status = lifecyclev1alpha1.OperationStatus{Attempt: 1, Phase: lifecyclev1alpha1.PhaseRunning, SpecHash: hash}
@@ -102,31 +101,26 @@ func TestResumeDeleteNode(t *testing.T) {
 func TestResumeTakesItsOwnSpec(t *testing.T) {
 	for name, tc := range map[string]struct {
 		keep  func(l *lab, state *lifecycle.State, op string)
-		hash  bool // the record has a hash, as this version writes it
 		given func(l *lab) *clusterv1alpha1.Provision
 		pods  string // setting on the hosts; empty if the run is refused
 	}{
-		"Kept":        {keep: func(*lab, *lifecycle.State, string) {}, hash: true, pods: "maxPods: 61"},
-		"KeptEarlier": {keep: func(*lab, *lifecycle.State, string) {}, pods: "maxPods: 61"},
+		"Kept": {keep: func(*lab, *lifecycle.State, string) {}, pods: "maxPods: 61"},
 		"OfAnotherRun": {
-			keep: func(_ *lab, s *lifecycle.State, _ string) { s.WantedBy = "oak-1" }, hash: true,
-		},
-		"OfAnotherRunEarlier": {
 			keep: func(_ *lab, s *lifecycle.State, _ string) { s.WantedBy = "oak-1" },
 		},
 		"OfARunThatHadTheName": {
-			keep: func(l *lab, s *lifecycle.State, op string) { s.Wanted, s.WantedBy = l.maxPods(62), op }, hash: true,
+			keep: func(l *lab, s *lifecycle.State, op string) { s.Wanted, s.WantedBy = l.maxPods(62), op },
 		},
 		"GivenAgain": {
-			keep: func(_ *lab, s *lifecycle.State, _ string) { s.WantedBy = "oak-1" }, hash: true,
+			keep:  func(_ *lab, s *lifecycle.State, _ string) { s.WantedBy = "oak-1" },
 			given: func(l *lab) *clusterv1alpha1.Provision { return l.maxPods(61) }, pods: "maxPods: 61",
 		},
 		"AnotherIsGiven": {
-			keep: func(_ *lab, s *lifecycle.State, _ string) { s.WantedBy = "oak-1" }, hash: true,
+			keep:  func(_ *lab, s *lifecycle.State, _ string) { s.WantedBy = "oak-1" },
 			given: func(l *lab) *clusterv1alpha1.Provision { return l.maxPods(62) },
 		},
 		"AnotherIsGivenAndItsOwnKept": {
-			keep: func(*lab, *lifecycle.State, string) {}, hash: true,
+			keep:  func(*lab, *lifecycle.State, string) {},
 			given: func(l *lab) *clusterv1alpha1.Provision { return l.maxPods(62) }, pods: "maxPods: 61",
 		},
 	} {
@@ -139,9 +133,6 @@ func TestResumeTakesItsOwnSpec(t *testing.T) {
 			hash := l.kept(op.Name).Status.SpecHash
 			if hash == "" {
 				t.Error("the record has no hash of the spec")
-			}
-			if !tc.hash {
-				hash = ""
 			}
 			l.beginAgain(op, hash)
 			state := l.state()

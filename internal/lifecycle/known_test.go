@@ -1,7 +1,6 @@
 package lifecycle_test
 
 import (
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -12,37 +11,10 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/hosttest"
-	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
-
-// TestStateOfEarlierVersion: a state of an earlier version with a half-added host can be read.
-func TestStateOfEarlierVersion(t *testing.T) {
-	store := lifecycle.Files(t.TempDir())
-	if err := os.MkdirAll(store.Path("oak"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	const kept = `{"cluster":"oak","keys":{},"digests":{},"etcdBootstrap":{"a":{"members":{"a":"https://10.0.0.1:2380"}}},
-"wanted":{"hosts":[{"name":"a","address":"10.0.0.1"}],"roleGroups":{"control-plane":["a"]},"kubernetes":{"version":"v1.36.3"},"network":{},"etcd":{},"controlPlaneEndpoint":{}},
-"applied":{"hosts":[{"name":"a","address":"10.0.0.1"}],"roleGroups":{"control-plane":["a"]},"kubernetes":{"version":"v1.36.3"},"network":{},"etcd":{},"controlPlaneEndpoint":{}},
-"begun":[{"name":"b","address":"10.0.0.2"}],"wantedBy":"oak-2"}`
-	if err := os.WriteFile(store.Path("oak", "state.json"), []byte(kept), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	state, err := store.Load(t.Context(), "oak")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff([]string{"a", "b"}, namesOf(state.Everything().Hosts)); d != "" {
-		t.Errorf("-want +got:\n%s", d)
-	}
-	applied, begun := state.Lost(&clusterv1alpha1.Provision{})
-	if d := cmp.Diff([][]string{{"a"}, {"b"}}, [][]string{applied, begun}); d != "" {
-		t.Errorf("lost (-want +got):\n%s", d)
-	}
-}
 
 // breakAt breaks the connection to a host after n requests to its agent.
 func (l *lab) breakAt(name string, n int) {

@@ -38,12 +38,15 @@ func (e *Engine) Preflight(ctx context.Context, spec *clusterv1alpha1.Provision)
 		return nil, err
 	}
 	defer r.close()
-	if err := r.survey(ctx, r.spec.Hosts); err != nil && len(r.refused) == 0 {
+	if err := r.survey(ctx, r.spec.Hosts); err != nil && len(r.failed) == 0 {
 		return nil, err
 	}
-	findings := r.unreachableFindings()
+	findings := r.reachFindings()
 	if len(r.facts) == 0 {
 		return findings, nil
+	}
+	if err := r.observeHosts(ctx); err != nil {
+		return nil, err
 	}
 	in, err := r.input(ctx)
 	if err != nil {
@@ -66,7 +69,9 @@ func (e *Engine) plan(ctx context.Context, op *lifecyclev1alpha1.Operation, spec
 		return nil, nil, err
 	}
 	defer r.close()
-	if err := errors.Join(r.survey(ctx, r.spec.Hosts), r.refuseUnreachable()); err != nil {
+	wrong := r.survey(ctx, r.spec.Hosts)
+	_, stop := r.decide(intent.ActionPlan, r.partOf)
+	if err := errors.Join(wrong, stop); err != nil {
 		return nil, nil, r.report(ctx, err)
 	}
 	before := maps.Clone(r.state.Renewed)
@@ -109,7 +114,7 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	if err := r.state.Keep(r.Cluster, r.spec, op.Spec.NamedHosts()...); err != nil {
 		return nil, err
 	}
-	_, names, err := r.surveyLeaving(ctx)
+	_, names, _, err := r.surveyLeaving(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -125,24 +130,29 @@ func (e *Engine) PlanFor(ctx context.Context, op *lifecyclev1alpha1.Operation, s
 	return r.changes, e.keepKeys(ctx, r.state, before)
 }
 
-// keepKeys saves new keys and digests that a plan was made with, and nothing else of its state. If
-// a run holds the lock, keepKeys saves nothing, because the run saves its own. Renewed leaves are
-// saved only if the saved ones are still those in before.
+// keepKeys saves new keys and digests that a plan was made with, and the UID of kube-system if none
+// was known. It saves nothing else of the state. If a run holds the lock, keepKeys saves nothing,
+// because the run saves its own. Renewed leaves are saved only if the saved ones are still those in
+// before.
 func (e *Engine) keepKeys(ctx context.Context, made *State, before pki.Bundle) error {
 	unlock, err := e.Env.Lock(ctx, e.Cluster)
 	if err != nil {
 		return nil // the run that has the lock keeps the keys
 	}
 	defer unlock()
-	kept, err := e.load(ctx)
+	kept, err := e.Env.Load(ctx, e.Cluster) // without the logins of this run
 	if err != nil {
 		return err
+	}
+	if kept == nil {
+		kept = &State{Cluster: e.Cluster}
 	}
 	kept.ID = cmp.Or(kept.ID, made.ID)
 	kept.complete()
 	fill(kept.Authorities, made.Authorities)
 	fill(kept.Keys, made.Keys)
 	fill(kept.Digests, made.Digests)
+	kept.KubeSystemUID = cmp.Or(kept.KubeSystemUID, made.KubeSystemUID)
 	if maps.EqualFunc(kept.Renewed, before, pki.KeyPair.Equal) {
 		kept.Renewed = made.Renewed
 	}
@@ -177,12 +187,12 @@ func (r *run) diffApplied(ctx context.Context) error {
 		r.changes.Items = plan.Diff(r.plan, r.facts, old).Items
 	}
 	cfg, err := r.api(ctx)
-	if err != nil && slices.ContainsFunc(r.plan.Hosts, func(h plan.Host) bool { return len(act(r.changes, h.Name).APIServers) > 0 }) {
+	if err != nil && r.changes.StartsAPIServer() {
 		return nil // the run starts an API server, and compares the objects then
 	}
 	if err != nil && slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], r.expired) {
 		r.changes.Items = append(r.changes.Items, plan.Change{
-			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.OpChange, Disruption: plan.DisruptionNone,
+			Host: clusterHost, Step: "objects", Kind: plan.KindObject, Op: plan.OpChange, Disruption: plan.DisruptionNone,
 			Target: "unknown: no API server answers before its certificates are renewed",
 		})
 		return nil
@@ -199,7 +209,7 @@ func (r *run) diffApplied(ctx context.Context) error {
 	for _, o := range objects {
 		op, target, _ := strings.Cut(o, " ")
 		r.changes.Items = append(r.changes.Items, plan.Change{
-			Host: clusterHost, Step: "objects", Kind: "Object", Op: plan.Op(op), Target: target, Disruption: plan.DisruptionNone,
+			Host: clusterHost, Step: "objects", Kind: plan.KindObject, Op: plan.Op(op), Target: target, Disruption: plan.DisruptionNone,
 		})
 	}
 	return nil
@@ -287,11 +297,14 @@ func (r *run) makePlan(ctx context.Context) error {
 		return err
 	}
 	r.fixEtcdBootstrap()
+	if err := r.observeHosts(ctx); err != nil {
+		return err
+	}
 	in, err := r.input(ctx)
 	if err != nil {
 		return err
 	}
-	if blocking := blocking(plan.Preflight(in)); len(blocking) > 0 {
+	if blocking := r.blocking(in); len(blocking) > 0 {
 		return &PreflightError{Findings: blocking}
 	}
 	if r.plan, err = plan.Make(in); err != nil {
@@ -323,7 +336,9 @@ func (r *run) fixEtcdBootstrap() {
 	}
 	hosts := r.roles[clusterv1alpha1.RoleEtcd]
 	if r.state.Applied == nil && !r.etcdStarted() {
-		clear(r.state.EtcdBootstrap) // the record is from another spec, and no etcd has started with it
+		// The record is from another spec, and no etcd has started with it.
+		clear(r.state.EtcdBootstrap)
+		r.state.KubeSystemUID = ""
 	}
 	fresh := len(r.state.EtcdBootstrap) == 0
 	var members []string

@@ -200,7 +200,7 @@ func TestTwoRunsOnOneHost(t *testing.T) {
 	l := newLab(t, 1, 1)
 	applies := 0
 	l.fleet.Fault = func(name, command string) error {
-		if command != "apply" {
+		if command != "apply" && command != "release" {
 			return nil
 		}
 		if applies++; applies < 2 {

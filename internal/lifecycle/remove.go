@@ -34,7 +34,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.state.Keep(r.Cluster, r.spec, r.op.Spec.NamedHosts()...); err != nil {
 		return err
 	}
-	leaving, names, err := r.surveyLeaving(ctx)
+	leaving, names, left, err := r.surveyLeaving(ctx)
 	if err != nil {
 		return err
 	}
@@ -46,6 +46,9 @@ func (r *run) removeHosts(ctx context.Context) error {
 		return err
 	}
 	if err := r.refuseOtherPlan(); err != nil {
+		return err
+	}
+	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts), names...)); err != nil {
 		return err
 	}
 	r.rec.tell(r.changes)
@@ -88,7 +91,6 @@ func (r *run) removeHosts(ctx context.Context) error {
 		return err
 	}
 	r.facts = all
-	r.nextEpoch()
 	if err := r.removeAll(ctx, names); err != nil {
 		return err
 	}
@@ -104,15 +106,9 @@ func (r *run) removeHosts(ctx context.Context) error {
 		}
 	}
 	r.tookUpAll()
-	var left []string
-	for _, h := range r.spec.Hosts {
-		if err := r.unreachable[h.Name]; err != nil {
-			left = append(left, err.Error())
-		}
-	}
-	if len(left) > 0 {
+	if left = left.without(names); len(left) > 0 {
 		r.rec.remark = fmt.Sprintf("these hosts were left as they are, and do not know yet that %s is gone: %s; apply the cluster's spec when they are back",
-			strings.Join(names, ", "), strings.Join(left, "; "))
+			strings.Join(names, ", "), left)
 	}
 	if err := r.state.Reach(r.spec, names...); err != nil {
 		return err
@@ -120,26 +116,31 @@ func (r *run) removeHosts(ctx context.Context) error {
 	return r.Env.Save(ctx, r.state)
 }
 
-// surveyLeaving connects to the hosts that leave and those that stay. It returns the leaving hosts
-// and their names.
-func (r *run) surveyLeaving(ctx context.Context) (leaving []clusterv1alpha1.Host, names []string, err error) {
+// surveyLeaving connects to the hosts that leave and those that stay. It returns the leaving hosts,
+// their names, and the hosts that are left as they are.
+func (r *run) surveyLeaving(ctx context.Context) (leaving []clusterv1alpha1.Host, names []string, left leftHosts, err error) {
 	if leaving, err = r.leaving(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if err := r.survey(ctx, slices.Concat(r.spec.Hosts, leaving)); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	for _, h := range leaving {
 		names = append(names, h.Name)
-		// An unreachable host is removed only if the Operation forgets it.
-		if err := r.unreachable[h.Name]; err != nil && !r.op.Spec.Forgets() {
-			return nil, nil, fmt.Errorf("%w; if the host is gone for good, take it out with --forget-unreachable: then nothing on it is undone", err)
+	}
+	left, stop := r.decide(r.op.Spec.Action, func(name string) intent.Part {
+		if slices.Contains(names, name) {
+			return intent.Leaving
 		}
+		return intent.Staying
+	})
+	if stop != nil {
+		return nil, nil, nil, fmt.Errorf("%w; %sif the host is gone for good, take it out with --forget-unreachable: then nothing on it is undone", stop, r.newLogin())
 	}
 	if err := r.checkIdentity(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return leaving, names, r.undoable(names)
+	return leaving, names, left, r.undoable(names)
 }
 
 func ignoreNotFound(err error) error {
@@ -199,6 +200,7 @@ func (r *run) planLeave(ctx context.Context, names []string) error {
 	if err := r.makePlan(ctx); err != nil {
 		return err
 	}
+	maps.Copy(all, r.facts) // with what the cluster shows of the hosts
 	r.facts = all
 	before, after := r.leaveSteps(names)
 	r.changes.SetCluster(slices.Concat(before, r.changes.Steps, after), r.changes.Content)
@@ -276,23 +278,25 @@ func (r *run) remove(ctx context.Context) error {
 	if err := r.refuseOtherPlan(); err != nil {
 		return err
 	}
+	if err := r.takeLeases(ctx, names); err != nil {
+		return err
+	}
 	r.rec.tell(r.changes)
-	r.nextEpoch()
 	if err := r.removeAll(ctx, names); err != nil {
 		return err
 	}
 	return r.Env.Remove(ctx, r.state)
 }
 
-// surveyAll connects to all known hosts and returns their names. Unreachable hosts are an error
-// unless the Operation forgets them.
+// surveyAll connects to all known hosts and returns their names. Hosts that were not reached are an
+// error unless the Operation forgets them.
 func (r *run) surveyAll(ctx context.Context) ([]string, error) {
 	hosts := r.known()
 	if err := r.survey(ctx, hosts); err != nil {
 		return nil, err
 	}
-	if len(r.unreachable) > 0 && !r.op.Spec.Forgets() {
-		return nil, fmt.Errorf("%w; if these hosts are gone for good, delete with --forget-unreachable: then nothing on them is undone", r.refuseUnreachable())
+	if _, stop := r.decide(r.op.Spec.Action, func(string) intent.Part { return intent.Leaving }); stop != nil {
+		return nil, fmt.Errorf("%w; %sif these hosts are gone for good, delete with --forget-unreachable: then nothing on them is undone", stop, r.newLogin())
 	}
 	names := make([]string, 0, len(hosts))
 	for _, h := range hosts {
@@ -315,9 +319,9 @@ func (r *run) planDelete(names []string) {
 // does not compare, because it only does what is left.
 func (r *run) refuseOtherPlan() error {
 	if want := r.op.Spec.PlanHash; want != "" && want != r.changes.Hash && r.op.Status.PlanHash == "" {
-		if len(r.unreachable) > 0 {
+		if len(r.away) > 0 {
 			return fmt.Errorf("plan %s cannot be done whole, and nothing of it is done: %w; bring back what does not answer and do it then. "+
-				"Without the hash of a plan such hosts stay as they are, and the others are changed", want, r.refuseUnreachable())
+				"Without the hash of a plan such hosts stay as they are, and the others are changed", want, r.awayError())
 		}
 		return fmt.Errorf("the plan is %s now, not %s: the hosts, the spec or what it names have changed since it was shown; look at it again with %s",
 			r.changes.Hash, want, r.lookAgain())
@@ -375,6 +379,9 @@ func (r *run) removeAll(ctx context.Context, names []string) error {
 				return err
 			}
 			r.rec.stage(name, "remove")
+			// An extension of the lease would create the agent's directory again.
+			c.extends.Lock()
+			defer c.extends.Unlock()
 			err := r.retry(gctx, c, func(ctx context.Context) error {
 				return r.request(ctx, c, node.Request{RemoveAll: true, Release: true})
 			})

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
@@ -66,11 +65,21 @@ func (r *run) tookUpAll() {
 	}
 }
 
-// expired reports whether a certificate in use on the host has expired. Work on such a host only
-// repairs until the certificate is renewed, since its kubelet cannot be reached.
+// expired reports whether a certificate in use on the host has expired. The kubelet of such a host
+// may not be reachable until the certificate is renewed.
 func (r *run) expired(name string) bool {
+	return r.expiredAmong(name, func(string) bool { return true })
+}
+
+// servesNobody reports whether a certificate has expired that etcd or the API server of a host
+// uses. A restart of them only repairs.
+func (r *run) servesNobody(name string) bool { return r.expiredAmong(name, plan.IsControlPlaneLeaf) }
+
+// expiredAmong reports whether a certificate has expired that is in use on the host and among some
+// leaves.
+func (r *run) expiredAmong(name string, among func(leaf string) bool) bool {
 	for leaf := range r.state.Renewed {
-		if !strings.HasPrefix(leaf, name+"/") {
+		if !strings.HasPrefix(leaf, name+"/") || !among(leaf) {
 			continue
 		}
 		if cert, err := r.state.Keys[leaf].Certificate(); err == nil && r.now().After(cert.NotAfter) {
@@ -94,9 +103,8 @@ func (r *run) renew(ctx context.Context, whole bool) error {
 	renewals, left := plan.Renewals(r.plan, r.current, r.facts, whole)
 	if len(renewals) > 0 {
 		r.recordRenewals(renewals)
-		r.nextEpoch()
 		if err := r.renewHosts(ctx, renewals, whole); err != nil {
-			return r.release(ctx, err)
+			return err
 		}
 		r.done(renewals)
 	}
@@ -118,7 +126,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 	group.SetLimit(maxDials)
 	for _, h := range renewals {
 		if h.Stages[0].ID == plan.StageCertificates {
-			group.Go(func() error { return r.renewHost(gctx, h, h.Stages[:1], len(h.Stages) == 1) })
+			group.Go(func() error { return r.renewHost(gctx, h, h.Stages[:1]) })
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -139,10 +147,10 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 			continue
 		}
 		stages := restarts(h)
-		restart := func() error { return r.renewHost(ctx, h, stages, true) }
-		if act := restarted(h.Name, stages); !r.expired(h.Name) && len(act.Etcd)+len(act.APIServers) > 0 {
+		restart := func() error { return r.renewHost(ctx, h, stages) }
+		if restarts := plan.RestartsOfStages(stages); !r.servesNobody(h.Name) && restarts.ControlPlane() {
 			inner := restart
-			restart = func() error { return r.gated(ctx, h.Name, act, inner) }
+			restart = func() error { return r.gated(ctx, h.Name, actOf(h.Name, restarts), inner) }
 		}
 		if err := restart(); err != nil {
 			return err
@@ -151,7 +159,7 @@ func (r *run) renewHosts(ctx context.Context, renewals []plan.Host, whole bool) 
 	group, gctx = errgroup.WithContext(ctx)
 	group.SetLimit(max(1, int(r.op.Spec.Order().MaxUnavailable)))
 	for _, h := range workers {
-		group.Go(func() error { return r.renewHost(gctx, h, restarts(h), true) })
+		group.Go(func() error { return r.renewHost(gctx, h, restarts(h)) })
 	}
 	return group.Wait()
 }
@@ -164,33 +172,17 @@ func restarts(h plan.Host) []plan.Stage {
 	return h.Stages
 }
 
-// restarted returns which etcd and API server of a host the stages restart.
-func restarted(name string, stages []plan.Stage) (a gate.Act) {
-	for _, stage := range stages {
-		for _, s := range stage.Steps {
-			switch s.ID {
-			case plan.StepEtcdUnit:
-				a.Etcd = []string{name}
-			case plan.StepAPIServerUnit:
-				a.APIServers = []string{name}
-			}
-		}
-	}
-	return a
-}
-
-// renewHost runs stages of a renewal on a host. If last is true, the last request releases the
-// lease.
-func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage, last bool) (err error) {
+// renewHost runs stages of a renewal on a host.
+func (r *run) renewHost(ctx context.Context, h plan.Host, stages []plan.Stage) (err error) {
 	c := r.conns[h.Name]
 	defer func() { r.rec.settle(h.Name, c.trips.Load(), err) }()
-	for i, stage := range stages {
+	for _, stage := range stages {
 		if err := r.rec.checkpoint(); err != nil {
 			return err
 		}
 		r.rec.stage(h.Name, string(stage.ID))
 		c.notef("renewal of certificates: %s", stage.ID)
-		req := node.Request{Steps: stage.Steps, Release: last && i == len(stages)-1}
+		req := node.Request{Steps: stage.Steps}
 		if err := r.retry(ctx, c, func(ctx context.Context) error { return r.request(ctx, c, req) }); err != nil {
 			return err
 		}
@@ -254,6 +246,9 @@ func (r *run) renewApplied(ctx context.Context) error {
 		return err
 	}
 	r.changes = plan.Diff(r.plan, r.facts, nil)
+	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts))); err != nil {
+		return err
+	}
 	// The keys are saved before a host has them, so that a resumed run mints no others.
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
@@ -270,13 +265,17 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	if err := r.survey(ctx, r.spec.Hosts); err != nil {
 		return err
 	}
-	if len(r.conns) == 0 {
-		return r.refuseUnreachable()
+	left, stop := r.decide(r.op.Spec.Action, r.partOf)
+	if stop != nil || len(r.conns) == 0 {
+		return cmp.Or(stop, r.awayError())
 	}
 	if err := r.checkIdentity(); err != nil {
 		return err
 	}
 	if err := r.bringAgents(ctx); err != nil {
+		return err
+	}
+	if err := r.refuseLostData(ctx); err != nil {
 		return err
 	}
 	if err := r.renewApplied(ctx); err != nil {
@@ -295,9 +294,8 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
 	}
-	if len(r.unreachable) > 0 {
-		return fmt.Errorf("the certificates of all other hosts are renewed, but these were not reached: %w; resume with %q when they are back",
-			r.refuseUnreachable(), "orrery operation resume "+r.op.Name)
+	if left.fails() {
+		return fmt.Errorf("the certificates of all other hosts are renewed, but these hosts keep theirs: %s; %s", left, r.wayBack())
 	}
 	return nil
 }

@@ -345,6 +345,41 @@ func TestRenewalOfUnreachable(t *testing.T) {
 	l.idle()
 }
 
+// TestExpiredKubeletKeepsSafetyChecks: the certificates of the kubelets have expired, and those of
+// the API servers are only due. The API servers restart between safety checks nevertheless.
+func TestExpiredKubeletKeepsSafetyChecks(t *testing.T) {
+	l := newLab(t, 3, 3)
+	built := time.Now().Add(-pki.RenewBefore)
+	l.engine.Clock = clocktesting.NewFakePassiveClock(built)
+	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
+	l.engine.Clock = nil
+	state := l.state()
+	kept := pki.Bundle{}
+	for name, pair := range state.Keys {
+		if strings.HasSuffix(name, "/kubelet") {
+			kept[name] = pair
+		}
+	}
+	state.Keys, state.Renewed = kept, nil
+	if err := state.Mint(time.Now(), state.Applied); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.store.Save(t.Context(), state); err != nil {
+		t.Fatal(err)
+	}
+	l.must(lifecyclev1alpha1.ActionApply, l.spec)
+	at := l.after(soon)
+	op := l.must(lifecyclev1alpha1.ActionRenewCertificates, nil)
+	var want []string
+	for _, name := range []string{"h-1", "h-2", "h-3"} {
+		want = append(want, "gate/"+name+"/before Unchanged", "gate/"+name+"/after Unchanged")
+	}
+	if d := cmp.Diff(want, l.safetyChecks(op.Name)); d != "" {
+		t.Errorf("safety checks (-want +got):\n%s", d)
+	}
+	l.fresh(at, "h-1", "h-2", "h-3")
+}
+
 // TestDeleteNodeRenewsFirst: pods cannot be moved from a kubelet whose certificate has expired.
 func TestDeleteNodeRenewsFirst(t *testing.T) {
 	l := built(t, 4, 3)

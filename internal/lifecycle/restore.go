@@ -13,7 +13,6 @@ import (
 
 	"orrery.dev/orrery/internal/lifecycle/intent"
 	"orrery.dev/orrery/internal/lifecycle/node"
-	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // holds reports whether a reached host has something that the agent must undo. That is its record
@@ -36,11 +35,6 @@ func (r *run) bringAgents(ctx context.Context, undone ...string) error {
 		needed := f.Recorded || slices.Contains(undone, name) && r.holds(name)
 		if !ours || !lacking || !needed {
 			continue
-		}
-		if f.Init != plan.InitSystemd {
-			// An earlier version of the agent may itself run the components there.
-			return fmt.Errorf("host %s: its first process is not systemd, and only earlier versions of Orrery know such hosts: nothing is changed; "+
-				"change or delete the cluster with the version that built it", name)
 		}
 		a, err := r.agent(f.Arch)
 		if err != nil {

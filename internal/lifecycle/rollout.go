@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"orrery.dev/orrery/internal/lifecycle/gate"
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
@@ -18,7 +17,12 @@ import (
 // makeRollout orders the work as the Operation wants. mends is nil until the run has checked the
 // control plane.
 func (r *run) makeRollout(works []plan.Work, mends map[string]bool) *plan.Rollout {
-	o := plan.RolloutOptions{Mends: mends, Mute: map[string]bool{}, Joins: map[string]bool{}}
+	o := plan.RolloutOptions{Mends: mends, Mute: map[string]bool{}, Joins: map[string]bool{}, Part: map[string]bool{}}
+	if r.state.Applied != nil {
+		for _, h := range r.state.Applied.Hosts {
+			o.Part[h.Name] = true
+		}
+	}
 	if r.op != nil {
 		order := r.op.Spec.Order()
 		o.MaxUnavailable, o.HaltAfter = int(order.MaxUnavailable), int(order.HaltAfter)
@@ -153,14 +157,7 @@ func (r *run) runTask(ctx context.Context, t plan.Task, w hostWork, apiReady *la
 	if !t.Gated {
 		return do()
 	}
-	var act gate.Act
-	if t.Etcd {
-		act.Etcd = []string{t.Host}
-	}
-	if t.APIServer {
-		act.APIServers = []string{t.Host}
-	}
-	return r.gated(ctx, t.Host, act, do)
+	return r.gated(ctx, t.Host, actOf(t.Host, plan.Restarts{Etcd: t.Etcd, APIServer: t.APIServer}), do)
 }
 
 // bringHost runs the stages of a task on a host.
@@ -177,7 +174,7 @@ func (r *run) bringHost(ctx context.Context, t plan.Task, w hostWork, apiReady *
 		}
 		r.rec.stage(t.Host, string(stage.ID))
 		w.conn.notef("stage %s", stage.ID)
-		req := node.Request{Steps: stage.Steps, Release: t.Last && i == len(stages)-1}
+		req := node.Request{Steps: stage.Steps, Again: w.Again}
 		if i == 0 {
 			req.Remove = t.Remove
 		}

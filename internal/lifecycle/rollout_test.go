@@ -55,7 +55,7 @@ func TestHaltAfter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := built(t, 5, 1)
 			l.fleet.NodeFault = func(name, point string) error {
-				if name == "h-2" || name == "h-3" {
+				if point == "step/begun" && (name == "h-2" || name == "h-3") { // it has its lease and files
 					return errors.New("the disk is gone")
 				}
 				return nil

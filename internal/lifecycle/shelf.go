@@ -50,7 +50,6 @@ type Shelf interface {
 // stored describes the pieces of a state as they were last loaded or saved.
 type stored struct {
 	content []byte // of the state; nil if there is none
-	format  int
 	version string
 	hosts   map[string]storedHost
 }
@@ -71,7 +70,7 @@ func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error)
 	if !ok {
 		return nil, nil //nolint:nilnil // the contract of Store
 	}
-	s, format, named, err := decodeState(piece.Content)
+	s, named, err := decodeState(piece.Content)
 	if later, ok := errors.AsType[laterError](err); ok {
 		return nil, fmt.Errorf("read the state of cluster %s: %s: %w", cluster, shelf.Name(""), later)
 	}
@@ -82,7 +81,7 @@ func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error)
 	if err != nil {
 		return nil, fmt.Errorf("read the state of cluster %s: %w", cluster, err)
 	}
-	s.stored = stored{content: piece.Content, format: format, version: piece.Version}
+	s.stored = stored{content: piece.Content, version: piece.Version}
 	s.know(records)
 	for _, host := range named {
 		record, ok := records[host]
@@ -119,8 +118,7 @@ func (s *State) know(records map[string]Piece) {
 //
 //  1. Records that the saved state does not list are removed. A killed SaveState left them.
 //  2. The state is written before the records. No host has received keys that a record still lacks.
-//  3. A state of version 0 contains the leaves. There the records are written first.
-//  4. Records that the new state does not list are removed last.
+//  3. Records that the new state does not list are removed last.
 func SaveState(ctx context.Context, shelf Shelf, s *State) error {
 	if err := s.save(ctx, shelf); err != nil {
 		return fmt.Errorf("keep the state of cluster %s: %w", s.Cluster, err)
@@ -148,22 +146,13 @@ func (s *State) save(ctx context.Context, shelf Shelf) error {
 	if bytes.Equal(state, is.content) && len(s.changed(records)) == 0 && !leftovers {
 		return nil
 	}
-	if is.content != nil && (is.format == 0 || leftovers) {
+	if is.content != nil && leftovers {
 		if err := s.claim(ctx, shelf); err != nil {
 			return err
 		}
 		if err := s.removeHosts(ctx, shelf, leftover); err != nil {
 			return err
 		}
-	}
-	if is.content != nil && is.format == 0 {
-		if err := s.writeHosts(ctx, shelf, records); err != nil {
-			return err
-		}
-		if err := s.writeState(ctx, shelf, kept); err != nil {
-			return err
-		}
-		return s.removeHosts(ctx, shelf, gone)
 	}
 	first := is.content == nil
 	if err := s.writeState(ctx, shelf, kept); err != nil {
@@ -255,7 +244,7 @@ func (s *State) writeState(ctx context.Context, shelf Shelf, kept keptState) err
 		s.Generation--
 		return fmt.Errorf("%s: %w", shelf.Name(""), err)
 	}
-	s.stored.content, s.stored.format, s.stored.version = content, stateVersion, version
+	s.stored.content, s.stored.version = content, version
 	return nil
 }
 

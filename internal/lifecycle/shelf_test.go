@@ -2,15 +2,10 @@ package lifecycle_test
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +18,6 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
-	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
 )
@@ -122,67 +116,53 @@ func readFile(t *testing.T, path string) []byte {
 	return content
 }
 
-// v0 has the state of an earlier version: one control plane, one worker, and renewed certificates
-// of all leaves of hosts.
-func v0(t *testing.T) *memory {
+// stored has a stored state: of one control plane, one worker, and renewed certificates of all
+// leaves of hosts.
+func stored(t *testing.T) *memory {
 	t.Helper()
-	return &memory{left: 1000, pieces: map[string]lifecycle.Piece{"": {Content: readFile(t, "testdata/state.v0.json"), Version: "0"}}}
+	m := &memory{left: 1000, pieces: map[string]lifecycle.Piece{"": {Content: readFile(t, "testdata/state.v1/state.json"), Version: "of the test"}}}
+	for _, host := range []string{"h-1", "h-2"} {
+		m.pieces[host] = lifecycle.Piece{Content: readFile(t, "testdata/state.v1/hosts/"+host+".json"), Version: "of the test"}
+	}
+	return m
 }
 
-// TestStateOfVersion0 reads the state of an earlier version and writes it in the present format.
-func TestStateOfVersion0(t *testing.T) {
-	var old struct {
-		Keys    map[string]pki.KeyPair
-		Renewed map[string]pki.KeyPair
-	}
-	m := v0(t)
-	if err := json.Unmarshal(m.pieces[""].Content, &old); err != nil {
-		t.Fatal(err)
-	}
+// TestStateFormat: a state that was stored before is read whole, and written in the same form.
+func TestStateFormat(t *testing.T) {
+	m := stored(t)
 	s := m.load(t)
-	block, _ := pem.Decode(old.Keys["ca"].Cert)
-	if sum := sha256.Sum256(block.Bytes); s.ID != hex.EncodeToString(sum[:]) {
-		t.Errorf("the ID is %s, which is not what hosts know the cluster by", s.ID)
+	if len(s.Authorities) != 4 || len(s.Keys) == 0 || len(s.Renewed) == 0 || s.Applied == nil {
+		t.Errorf("%d authorities, %d leaves, %d successors", len(s.Authorities), len(s.Keys), len(s.Renewed))
 	}
-	for _, name := range []string{"ca", "etcd-ca", "front-proxy-ca", "sa"} {
-		if a := s.Authorities[name]; len(a) != 1 || !a[0].Equal(old.Keys[name]) {
-			t.Errorf("authority %s: %d members", name, len(a))
-		}
+	if m.save(t, s); m.count != 0 {
+		t.Errorf("a state that did not change was written %d times", m.count)
 	}
-	if !maps.EqualFunc(s.InUse(), old.Keys, pki.KeyPair.Equal) || !maps.EqualFunc(s.Renewed, old.Renewed, pki.KeyPair.Equal) {
-		t.Error("the keys are others")
-	}
-	if len(m.pieces) != 1 || m.count != 0 {
-		t.Error("reading it has written it")
-	}
+	want := maps.Clone(m.pieces)
+	s.WantedBy = "oak-2"
 	m.save(t, s)
-	if d := cmp.Diff(s, m.load(t), sameState); d != "" {
-		t.Errorf("written and read again (-want +got):\n%s", d)
+	changed := strings.NewReplacer(`"generation":2`, `"generation":3`, `"wantedBy":"oak-1"`, `"wantedBy":"oak-2"`).Replace(string(want[""].Content))
+	if d := cmp.Diff(changed, string(m.pieces[""].Content)); d != "" {
+		t.Errorf("state (-want +got):\n%s", d)
 	}
-	for name, piece := range m.pieces {
-		golden := filepath.Join("testdata", "state.v1", "state.json")
-		if name != "" {
-			golden = filepath.Join("testdata", "state.v1", "hosts", name+".json")
-		}
-		if os.Getenv("UPDATE") != "" {
-			if err := errors.Join(os.MkdirAll(filepath.Dir(golden), 0o755), os.WriteFile(golden, piece.Content, 0o644)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if d := cmp.Diff(string(readFile(t, golden)), string(piece.Content)); d != "" {
-			t.Errorf("%s (-want +got):\n%s", golden, d)
+	for _, host := range []string{"h-1", "h-2"} {
+		if d := cmp.Diff(want[host], m.pieces[host]); d != "" {
+			t.Errorf("record of %s (-want +got):\n%s", host, d)
 		}
 	}
-	if err := json.Unmarshal(m.pieces[""].Content, &old); err == nil {
-		t.Error("an earlier version can read the state, and would take it for one without keys")
-	}
+}
+
+// TestStateWithoutVersion: a document that is no state is refused, and not taken for one without
+// keys.
+func TestStateWithoutVersion(t *testing.T) {
+	m := &memory{pieces: map[string]lifecycle.Piece{"": {Content: []byte(`{"cluster":"oak"}`)}}}
+	_, err := lifecycle.LoadState(t.Context(), m, "oak")
+	says(t, err, "piece  is damaged", "which format", "restore it from a backup")
 }
 
 // TestStateOfLaterVersion: the state of a later version is refused and not changed.
 func TestStateOfLaterVersion(t *testing.T) {
 	for _, name := range []string{"", "h-1"} {
-		m := v0(t)
-		m.save(t, m.load(t))
+		m := stored(t)
 		later := strings.Replace(string(m.pieces[name].Content), `"version":1`, `"version":7`, 1)
 		m.pieces[name] = lifecycle.Piece{Content: []byte(later)}
 		_, err := lifecycle.LoadState(t.Context(), m, "oak")
@@ -195,15 +175,9 @@ func TestStateOfLaterVersion(t *testing.T) {
 func TestKilledSave(t *testing.T) {
 	pair := func(text string) pki.KeyPair { return pki.KeyPair{Cert: []byte(text), Key: []byte("key of " + text)} }
 	fresh := func(*testing.T) *memory { return &memory{left: 1000, pieces: map[string]lifecycle.Piece{}} }
-	built := func(t *testing.T) *memory {
-		t.Helper()
-		m := v0(t)
-		m.save(t, m.load(t))
-		return m
-	}
 	littered := func(t *testing.T) *memory {
 		t.Helper()
-		m := built(t)
+		m := stored(t)
 		for _, host := range []string{"h-3", "h-9"} {
 			m.pieces[host] = lifecycle.Piece{Content: m.pieces["h-2"].Content, Version: "litter"}
 		}
@@ -218,18 +192,14 @@ func TestKilledSave(t *testing.T) {
 			s.Authorities = pki.Authorities{"ca": {pair("ca")}}
 			s.Keys = pki.Bundle{"admin": pair("admin"), "h-1/kubelet": pair("1"), "h-2/kubelet": pair("2")}
 		}, nil},
-		"Migrated": {v0, func(*lifecycle.State) {}, []string{"h-1/", "h-2/"}},
-		"MigratedAndTakenUp": {v0, func(s *lifecycle.State) {
+		"TakenUp": {stored, func(s *lifecycle.State) {
 			s.Keys, s.Renewed = s.Keys.With(s.Renewed), pki.Bundle{}
 		}, []string{"h-1/", "h-2/"}},
-		"TakenUp": {built, func(s *lifecycle.State) {
-			s.Keys, s.Renewed = s.Keys.With(s.Renewed), pki.Bundle{}
-		}, []string{"h-1/", "h-2/"}},
-		"AnotherAuthority": {built, func(s *lifecycle.State) {
+		"AnotherAuthority": {stored, func(s *lifecycle.State) {
 			s.Authorities["ca"] = append(pki.Authority{pair("ca")}, s.Authorities["ca"]...)
 			s.Renewed["h-1/kubelet"] = pair("of the new one")
 		}, []string{"h-2/"}},
-		"HostComesAndGoes": {built, func(s *lifecycle.State) {
+		"HostComesAndGoes": {stored, func(s *lifecycle.State) {
 			s.Keys["h-3/kubelet"] = pair("3")
 			of := func(name string, _ pki.KeyPair) bool { return strings.HasPrefix(name, "h-2/") }
 			maps.DeleteFunc(s.Keys, of)
@@ -304,8 +274,7 @@ func TestKilledSave(t *testing.T) {
 // TestLeftoversOfAnotherCluster: the state of a cluster was removed by hand. A new cluster with its
 // name has hosts with the same names.
 func TestLeftoversOfAnotherCluster(t *testing.T) {
-	m := v0(t)
-	m.save(t, m.load(t))
+	m := stored(t)
 	delete(m.pieces, "")
 	fresh := &lifecycle.State{Cluster: "oak", Keys: pki.Bundle{"h-1/kubelet": {Cert: []byte("its own")}}}
 	m.left = 1
@@ -326,9 +295,8 @@ func TestLeftoversOfAnotherCluster(t *testing.T) {
 // successor wrote.
 func TestFencedSave(t *testing.T) {
 	for name, shelf := range map[string]func(*testing.T) *memory{
-		"Version0": v0,
-		"Version1": func(t *testing.T) *memory { t.Helper(); m := v0(t); m.save(t, m.load(t)); return m },
-		"New":      func(*testing.T) *memory { return &memory{left: 1000, pieces: map[string]lifecycle.Piece{}} },
+		"Stored": stored,
+		"New":    func(*testing.T) *memory { return &memory{left: 1000, pieces: map[string]lifecycle.Piece{}} },
 	} {
 		for when, during := range map[string]bool{"Before": false, "During": true} {
 			t.Run(name+when, func(t *testing.T) {
@@ -435,58 +403,6 @@ func TestFilesAreFenced(t *testing.T) {
 			t.Errorf("%s is left", path)
 		}
 	}
-}
-
-// downgrade stores the cluster as version 0 did, with the digest of the authority as its ID.
-func (l *lab) downgrade() {
-	l.t.Helper()
-	s := l.state()
-	kept := map[string]any{}
-	text, err := json.Marshal(s)
-	if err == nil {
-		err = json.Unmarshal(text, &kept)
-	}
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	for _, name := range []string{"id", "generation", "authorities"} {
-		delete(kept, name)
-	}
-	kept["keys"], kept["renewed"] = s.InUse(), s.Renewed
-	if text, err = json.Marshal(kept); err != nil {
-		l.t.Fatal(err)
-	}
-	if err := errors.Join(os.RemoveAll(l.store.Path("oak", "hosts")), os.WriteFile(l.store.Path("oak", "state.json"), text, 0o600)); err != nil {
-		l.t.Fatal(err)
-	}
-}
-
-// TestUpgradeOfOrreryChangesNoHost runs on a cluster that an earlier version built.
-func TestUpgradeOfOrreryChangesNoHost(t *testing.T) {
-	l := newLab(t, 3, 1)
-	if _, _, err := l.engine.Plan(t.Context(), l.spec); err != nil { // this stores the keys
-		t.Fatal(err)
-	}
-	l.downgrade()
-	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
-	l.downgrade()
-	id := l.state().ID
-	if record := readFile(t, filepath.Join(l.fleet.Root("h-1"), node.Dir, "state.json")); len(id) != 64 || !strings.Contains(string(record), id) {
-		t.Fatalf("the host knows the cluster by another ID than %s", id)
-	}
-	before := l.trees()
-	_, changes, err := l.engine.Plan(t.Context(), l.spec)
-	if err != nil || len(changes.Items) > 0 {
-		t.Fatalf("the plan has %v, error %v", changes, err)
-	}
-	l.must(lifecyclev1alpha1.ActionApply, l.spec)
-	l.untouched(before, "h-1", "h-2", "h-3")
-	if s := l.state(); s.ID != id || s.Generation == 0 {
-		t.Errorf("ID %s, generation %d: want %s, written anew", s.ID, s.Generation, id)
-	}
-	// The hosts keep the ID that their records have.
-	l.must(lifecyclev1alpha1.ActionDelete, l.spec)
-	l.gone("h-1", "h-2", "h-3")
 }
 
 // slow is a Shelf that removes a record only while it removes another one.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/intent"
@@ -37,6 +39,9 @@ type State struct {
 	Digests map[string]string `json:"digests"`
 	// EtcdBootstrap has, by host, how its etcd first started.
 	EtcdBootstrap map[string]plan.EtcdBootstrap `json:"etcdBootstrap"`
+	// KubeSystemUID is the UID of namespace kube-system, which identifies the data of etcd. It is
+	// empty until an API server has shown it.
+	KubeSystemUID types.UID `json:"kubeSystemUID,omitempty"`
 	// Specs are the applied, previous and wanted specs.
 	intent.Specs
 
@@ -142,4 +147,14 @@ func Unfinished(op *lifecyclev1alpha1.Operation) bool {
 	case lifecyclev1alpha1.PhasePending, lifecyclev1alpha1.PhaseRunning, lifecyclev1alpha1.PhasePaused:
 	}
 	return true
+}
+
+// MaxEnded is how many Operations of a cluster are kept after they have ended.
+const MaxEnded = 10
+
+// Outdated returns the Operations that are not kept any more, of the Operations of a cluster, the
+// oldest first: all that have ended, except the newest MaxEnded.
+func Outdated(ops []lifecyclev1alpha1.Operation) []lifecyclev1alpha1.Operation {
+	ended := slices.DeleteFunc(slices.Clone(ops), func(op lifecyclev1alpha1.Operation) bool { return Unfinished(&op) })
+	return ended[:max(len(ended)-MaxEnded, 0)]
 }

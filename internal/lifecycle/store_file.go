@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/disk"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Files is a Store in a directory. DIR/CLUSTER contains state.json, hosts/HOST.json, lock,
@@ -134,7 +136,7 @@ func (f Files) update(ctx context.Context, name string, change func(*lifecyclev1
 		return nil, err
 	}
 	change(op)
-	content, err := yaml.Marshal(op)
+	content, err := encode(op)
 	if err == nil {
 		err = writeFile(path, content)
 	}
@@ -157,7 +159,6 @@ func (f Files) read(path string) (*lifecyclev1alpha1.Operation, error) {
 	if err := yaml.UnmarshalStrict(content, op); err != nil {
 		return nil, fmt.Errorf("read operation %s: %w; remove the file, the hosts know what was done", path, err)
 	}
-	op.Spec.Unflatten()
 	return op, nil
 }
 
@@ -184,12 +185,17 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 			}
 		}
 	}
+	for _, o := range Outdated(before) {
+		if err := errors.Join(disk.Remove(f.operationPath(o.Name)), os.RemoveAll(f.Path(op.Spec.Cluster, "logs", o.Name))); err != nil {
+			return fmt.Errorf("remove operation %s, which is an old one: %w", o.Name, err)
+		}
+	}
 	op.TypeMeta = metav1.TypeMeta{APIVersion: lifecyclev1alpha1.GroupVersion.String(), Kind: "Operation"}
 	op.Name = fmt.Sprintf("%s-%d", op.Spec.Cluster, next)
 	op.UID = uuid.NewUUID()
 	op.CreationTimestamp = metav1.Now()
 	op.Status.Phase = lifecyclev1alpha1.PhasePending
-	content, err := yaml.Marshal(op)
+	content, err := encode(op)
 	if err == nil {
 		err = writeFile(f.operationPath(op.Name), content)
 	}
@@ -197,6 +203,16 @@ func (f Files) Create(ctx context.Context, op *lifecyclev1alpha1.Operation) erro
 		return fmt.Errorf("record operation %s: %w", op.Name, err)
 	}
 	return nil
+}
+
+// encode returns an Operation as YAML. Control characters, which a host may have sent in a
+// message, are escaped first, because YAML refuses them.
+func encode(op *lifecyclev1alpha1.Operation) ([]byte, error) {
+	text, err := json.Marshal(op)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(neutral.JSONForYAML(text))
 }
 
 // unfinishedError names the Operation that is unfinished and the commands that continue or end it.
@@ -218,6 +234,9 @@ func (f Files) Operation(_ context.Context, name string) (*lifecyclev1alpha1.Ope
 func (f Files) Operations(_ context.Context, cluster string) ([]lifecyclev1alpha1.Operation, error) {
 	if cluster == "" {
 		cluster = "*"
+	}
+	if _, err := os.ReadDir(string(f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("list operations: %w", err) // Glob would find none
 	}
 	paths, err := filepath.Glob(f.Path(cluster, "operations", "*.yaml"))
 	if err != nil {

@@ -8,10 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle"
@@ -38,6 +36,7 @@ func TestFilesListsOldestFirst(t *testing.T) {
 	for range 12 { // more than fit in one digit, all within about a second
 		want = append(want, ended(t, f, "oak").Name)
 	}
+	want = want[len(want)-lifecycle.MaxEnded-1:] // those that the last one found ended, and itself
 	other := ended(t, f, "elm").Name
 	for cluster, want := range map[string][]string{"oak": want, "elm": {other}, "fir": nil} {
 		ops, err := f.Operations(t.Context(), cluster)
@@ -54,6 +53,56 @@ func TestFilesListsOldestFirst(t *testing.T) {
 	}
 	if all, err := f.Operations(t.Context(), ""); err != nil || len(all) != len(want)+1 {
 		t.Errorf("operations of all clusters: %d, %v", len(all), err)
+	}
+}
+
+// TestFilesKeepTheNewest: only the newest ended Operations stay, with their logs, and numbers are
+// not used again. Operations of other clusters stay.
+func TestFilesKeepTheNewest(t *testing.T) {
+	f := lifecycle.Files(t.TempDir())
+	elm := ended(t, f, "elm").Name
+	var names []string
+	for range lifecycle.MaxEnded + 3 {
+		name := ended(t, f, "oak").Name
+		log, err := f.Log(name, "h-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	next := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionApply}}
+	if err := f.Create(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	kept := names[3:]
+	ops, err := f.Operations(t.Context(), "oak")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, op := range ops {
+		got = append(got, op.Name)
+	}
+	if d := cmp.Diff(append(slices.Clone(kept), "oak-14"), got); d != "" {
+		t.Errorf("operations (-want +got):\n%s", d)
+	}
+	logs, err := os.ReadDir(f.Path("oak", "logs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(logs) != len(kept) {
+		t.Errorf("%d logs, want %d", len(logs), len(kept))
+	}
+	for _, name := range kept {
+		if _, err := os.Stat(f.Path("oak", "logs", name, "h-1.log")); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := f.Operation(t.Context(), elm); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -221,54 +270,5 @@ func TestFilesErrors(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestFilesOfBefore: an Operation in a file of an earlier version is read with its meaning and
-// written in the present form.
-func TestFilesOfBefore(t *testing.T) {
-	f := lifecycle.Files(t.TempDir())
-	path := f.Path("oak", "operations", "oak-7.yaml")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	before := `apiVersion: lifecycle.orrery.dev/v1alpha1
-kind: Operation
-metadata: {name: oak-7, uid: "7", creationTimestamp: "2026-01-01T00:00:00Z"}
-spec:
-  {cluster: oak, action: DeleteNode, hosts: [oak-2, oak-3], unreachable: Forget, maxUnavailable: 3, haltAfter: 2, pauseBetween: 2s, drainTimeout: 1m0s, attempts: 4}
-status: {phase: Running, attempt: 1, specHash: "0123"}
-`
-	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	want := lifecyclev1alpha1.OperationSpec{
-		Cluster: "oak", Action: lifecyclev1alpha1.ActionDeleteNode, Attempts: 4,
-		DeleteNode: &lifecyclev1alpha1.DeleteNodeAction{
-			Hosts: []string{"oak-2", "oak-3"}, Unreachable: lifecyclev1alpha1.UnreachableForget,
-			Rollout: lifecyclev1alpha1.Rollout{
-				MaxUnavailable: 3, HaltAfter: 2, PauseBetween: &metav1.Duration{Duration: 2 * time.Second}, DrainTimeout: &metav1.Duration{Duration: time.Minute},
-			},
-		},
-	}
-	op, err := f.Operation(t.Context(), "oak-7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, op.Spec); d != "" {
-		t.Errorf("read: %s", d)
-	}
-	if !op.Spec.Forgets() || op.Status.SpecHash != "0123" || !lifecycle.Unfinished(op) {
-		t.Errorf("read: %+v", op)
-	}
-	if err := f.Record(t.Context(), op); err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil || !strings.Contains(string(content), "\n  deleteNode:\n") || strings.Contains(string(content), "\n  hosts:") {
-		t.Errorf("written: %s, %v", content, err)
-	}
-	if again, err := f.Operation(t.Context(), "oak-7"); err != nil || cmp.Diff(want, again.Spec) != "" {
-		t.Errorf("read again: %+v, %v", again, err)
 	}
 }

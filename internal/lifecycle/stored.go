@@ -1,28 +1,22 @@
 package lifecycle
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/pki"
 )
 
-// stateVersion is the version of the stored format. Version 0 was one document with all keys.
+// stateVersion is the version of the stored format.
 const stateVersion = 1
 
 // keptState is the stored form of a state, without the leaves of hosts.
 type keptState struct {
 	Version int `json:"version"`
-	// Keys is the field in which version 0 has its keys. A string there makes earlier versions of
-	// Orrery refuse the state. They would otherwise find no keys and mint others.
-	Keys string `json:"keys"`
 	*State
 	// Hosts lists the hosts with records. Records of other hosts are ignored.
 	Hosts []string `json:"hosts"`
@@ -31,8 +25,6 @@ type keptState struct {
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
 
-const keysAreElsewhere = "not here: a later version of Orrery has written this, and only that can read it"
-
 // keptHost is the record of a host: its leaves, named without the host.
 type keptHost struct {
 	Version int        `json:"version"`
@@ -40,13 +32,6 @@ type keptHost struct {
 	ID      string     `json:"id"` // of the cluster
 	Host    string     `json:"host"`
 	Keys    pki.Bundle `json:"keys,omitempty"`
-	Renewed pki.Bundle `json:"renewed,omitempty"`
-}
-
-// stateV0 is the stored form of version 0.
-type stateV0 struct {
-	*State
-	Keys    pki.Bundle `json:"keys"`
 	Renewed pki.Bundle `json:"renewed,omitempty"`
 }
 
@@ -72,7 +57,7 @@ func (s *State) pieces() (keptState, map[string]*keptHost) {
 		}
 		return rest
 	}
-	kept := keptState{Version: stateVersion, Keys: keysAreElsewhere, State: s}
+	kept := keptState{Version: stateVersion, State: s}
 	kept.Leaves = divide(s.Keys, func(h *keptHost) *pki.Bundle { return &h.Keys })
 	kept.Renewed = divide(s.Renewed, func(h *keptHost) *pki.Bundle { return &h.Renewed })
 	kept.Hosts = slices.Sorted(maps.Keys(hosts))
@@ -92,37 +77,30 @@ type laterError struct{ version int }
 
 // Error gives the format and asks for the later version.
 func (e laterError) Error() string {
-	return fmt.Sprintf("a later version of Orrery has written it (its format is %d, and this one knows %d and earlier); use that version", e.version, stateVersion)
+	return fmt.Sprintf("a later version of Orrery has written it (its format is %d, and this one knows %d); use that version", e.version, stateVersion)
 }
 
-// decodeState reads a state without the leaves of hosts. named lists the hosts with records. A
-// state of version 0 has all leaves and no records.
-func decodeState(content []byte) (s *State, version int, named []string, err error) {
+// decodeState reads a state without the leaves of hosts. named lists the hosts with records.
+func decodeState(content []byte) (s *State, named []string, err error) {
 	var format struct {
 		Version int `json:"version"`
 	}
 	if err := json.Unmarshal(content, &format); err != nil {
-		return nil, 0, nil, err
+		return nil, nil, err
 	}
-	s = &State{}
-	switch format.Version {
-	case 0:
-		old := stateV0{State: s}
-		if err := json.Unmarshal(content, &old); err != nil {
-			return nil, 0, nil, err
-		}
-		s.migrate(old.Keys, old.Renewed)
-		return s, 0, nil, nil
-	case stateVersion:
-		kept := keptState{State: s}
-		if err := json.Unmarshal(content, &kept); err != nil {
-			return nil, 0, nil, err
-		}
-		s.Keys, s.Renewed = kept.Leaves, kept.Renewed
-		s.complete()
-		return s, stateVersion, kept.Hosts, nil
+	switch {
+	case format.Version > stateVersion:
+		return nil, nil, laterError{format.Version}
+	case format.Version < stateVersion:
+		return nil, nil, errors.New("it does not say which format it has")
 	}
-	return nil, 0, nil, laterError{format.Version}
+	kept := keptState{State: &State{}}
+	if err := json.Unmarshal(content, &kept); err != nil {
+		return nil, nil, err
+	}
+	kept.Keys, kept.State.Renewed = kept.Leaves, kept.Renewed
+	kept.complete()
+	return kept.State, kept.Hosts, nil
 }
 
 // decodeHost adds the leaves of a host's record to a state. ours is false for the record of an
@@ -147,23 +125,4 @@ func (s *State) decodeHost(host string, content []byte) (ours bool, err error) {
 		s.Renewed[host+"/"+leaf] = pair
 	}
 	return true, nil
-}
-
-// migrate reads the keys of version 0. There the hosts know the cluster by the SHA-256 of its
-// authority's certificate.
-func (s *State) migrate(keys, renewed pki.Bundle) {
-	s.Authorities, s.Keys, s.Renewed = pki.Authorities{}, pki.Bundle{}, renewed
-	list := slices.Concat(plan.Authorities(), plan.Keys())
-	for name, pair := range keys {
-		if slices.Contains(list, name) {
-			s.Authorities[name] = pki.Authority{pair}
-		} else {
-			s.Keys[name] = pair
-		}
-	}
-	if block, _ := pem.Decode(keys[plan.AuthorityCluster].Cert); block != nil {
-		sum := sha256.Sum256(block.Bytes)
-		s.ID = hex.EncodeToString(sum[:])
-	}
-	s.complete()
 }

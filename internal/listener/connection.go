@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"sync"
+
+	"orrery.dev/orrery/internal/slots"
 )
 
 // track frees the slot of a hijacked connection.
@@ -32,8 +34,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 }
 
 // Claim assigns the connection of a request to an owner, such as a user. The connection then no
-// longer counts against maxConnections, even if it is idle for long. If the owner, or all owners,
-// have reached their limit, it stays unclaimed.
+// longer counts against maxConnections, and no other connection can take its place. If the owner,
+// or all owners, have reached their limit, it stays unclaimed.
 func Claim(ctx context.Context, owner string) {
 	if b, _ := ctx.Value(connKey{}).(*boundedConn); b != nil {
 		b.claim(owner)
@@ -72,30 +74,27 @@ func (c *claims) remove(owner string) {
 	}
 }
 
-// bounded accepts connections while there are free slots, and closes others at once.
+// bounded gives each connection a slot. If none is free, an earlier connection is closed; see
+// slots.Pool.
 type bounded struct {
 	net.Listener
 
-	pending chan struct{}
-	claims  *claims
+	slots  *slots.Pool
+	claims *claims
 }
 
 // Accept implements net.Listener.
 func (b *bounded) Accept() (net.Conn, error) {
-	for {
-		c, err := b.Listener.Accept()
-		if err != nil {
-			return nil, err //nolint:wrapcheck // the server looks at it
-		}
-		select {
-		case b.pending <- struct{}{}:
-			connections.Inc()
-			return &boundedConn{Conn: c, claims: b.claims, release: func() { <-b.pending; connections.Dec() }}, nil
-		default:
-			rejected.Inc()
-			_ = c.Close() // it was never used
-		}
+	conn, err := b.Listener.Accept()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the server looks at it
 	}
+	c := &boundedConn{Conn: conn, claims: b.claims}
+	c.release = func() { c.slot.Release(); connections.Dec() }
+	// The server calls Accept in one goroutine, so drop is called in a later Accept at the earliest.
+	c.slot = b.slots.Take(conn.RemoteAddr().String(), c.drop)
+	connections.Inc()
+	return c, nil
 }
 
 // boundedConn holds a slot until it is hijacked or closed: an unclaimed one, or one of its owner.
@@ -103,6 +102,7 @@ type boundedConn struct {
 	net.Conn
 
 	claims *claims
+	slot   *slots.Slot // an unclaimed one
 
 	mu      sync.Mutex
 	release func() // nil: the slot is free
@@ -132,6 +132,39 @@ func (c *boundedConn) leave() {
 		c.release()
 		c.release = nil
 	}
+}
+
+// drop closes the connection because another one needs its slot. A connection that was claimed or
+// hijacked meanwhile has no slot any more, and stays.
+func (c *boundedConn) drop() {
+	c.mu.Lock()
+	unclaimed := !c.owned && c.release != nil
+	if unclaimed {
+		c.release()
+		c.release = nil
+	}
+	c.mu.Unlock()
+	if unclaimed {
+		_ = c.Conn.Close() // its client sees that
+	}
+}
+
+// Read implements net.Conn.
+func (c *boundedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.slot.Heard()
+	}
+	return n, err //nolint:wrapcheck // it is as if it were that
+}
+
+// Write implements net.Conn.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if n > 0 {
+		c.slot.Heard()
+	}
+	return n, err //nolint:wrapcheck // it is as if it were that
 }
 
 // Close implements net.Conn.

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"orrery.dev/orrery/internal/slots"
 )
 
 // Limits. Handlers limit hijacked connections, such as WebSockets, themselves.
@@ -54,7 +56,7 @@ type Listener struct {
 	certificate *certificate
 	mux         *http.ServeMux
 	log         logr.Logger
-	pending     chan struct{}
+	slots       *slots.Pool
 	claims      claims
 	headers     time.Duration // limit for TLS and the header of a request
 }
@@ -67,7 +69,8 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 	}
 	l := &Listener{
 		url: url, address: s.Address, caFile: s.CAFile, mux: http.NewServeMux(), log: log, headers: headerTimeout,
-		pending: make(chan struct{}, maxConnections), claims: claims{by: map[string]int{}},
+		slots:  slots.New(slots.Options{Limit: maxConnections, Closed: rejected.Inc, Log: log}),
+		claims: claims{by: map[string]int{}},
 	}
 	if o.CertFile != "" {
 		s.CertFile, s.KeyFile, l.caFile = o.CertFile, o.KeyFile, ""
@@ -97,7 +100,7 @@ func New(o Options, s Serving, log logr.Logger) (*Listener, error) {
 // Handle registers a handler for a pattern of http.ServeMux. It must be called before Run.
 func (l *Listener) Handle(pattern string, handler http.Handler) {
 	l.mux.Handle(pattern, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		crowded := func() bool { return len(l.pending) > maxConnections/2 && !claimed(r.Context()) } //nolint:contextcheck // it is the request's
+		crowded := func() bool { return l.slots.Len() > maxConnections/2 && !claimed(r.Context()) } //nolint:contextcheck // it is the request's
 		s := &status{ResponseWriter: w, code: http.StatusOK, last: crowded}
 		defer func() { requests.WithLabelValues(pattern, strconv.Itoa(s.code)).Inc() }()
 		handler.ServeHTTP(s, r)
@@ -147,7 +150,7 @@ func (l *Listener) Serve(ctx context.Context, tcp net.Listener) error {
 			_ = server.Close() // connections that take too long are cut off
 		}
 	})
-	err := server.ServeTLS(&bounded{Listener: tcp, pending: l.pending, claims: &l.claims}, "", "")
+	err := server.ServeTLS(&bounded{Listener: tcp, slots: l.slots, claims: &l.claims}, "", "")
 	if !stop() {
 		<-stopped
 	}

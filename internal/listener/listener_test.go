@@ -14,13 +14,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/slots"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -41,7 +45,8 @@ func write(t *testing.T, file string, parts ...[]byte) {
 	}
 }
 
-func newSite(t *testing.T, o Options) *site {
+// newSite starts a listener. change modifies it before that.
+func newSite(t *testing.T, o Options, change ...func(*Listener)) *site {
 	t.Helper()
 	dir := t.TempDir()
 	s := &site{t: t, file: filepath.Join(dir, "public.pem"), caFile: filepath.Join(dir, "ca.crt")}
@@ -60,6 +65,9 @@ func newSite(t *testing.T, o Options) *site {
 		t.Fatal(err)
 	}
 	s.listener.headers, s.listener.certificate.every = 500*time.Millisecond, 50*time.Millisecond
+	for _, c := range change {
+		c(s.listener)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.listener.Serve(ctx, tcp) }()
@@ -246,10 +254,124 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: unclaimed connections are limited; a closed or hijacked one frees its
-// slot.
+// few makes a listener have n slots, and clients have all the time of the test.
+func few(n int) func(*Listener) {
+	return func(l *Listener) {
+		l.slots = slots.New(slots.Options{Limit: n, Closed: rejected.Inc, Log: logr.Discard()})
+		l.headers = testenv.Patience
+	}
+}
+
+// silent opens a connection from an address of this machine, on which the client sends nothing.
+func (s *site) silent(from string) net.Conn {
+	s.t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(s.t.Context(), "tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// closedByListener waits until the listener closes a connection.
+func closedByListener(t *testing.T, c net.Conn) {
+	t.Helper()
+	if err := c.SetReadDeadline(time.Now().Add(testenv.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%s is not closed: %v", c.LocalAddr(), err)
+	}
+}
+
+// client returns a client that comes from an address of this machine.
+func (s *site) client(from string, keep bool) *http.Client {
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots()}, DialContext: dialer.DialContext, DisableKeepAlives: !keep}}
+	s.t.Cleanup(c.CloseIdleConnections)
+	return c
+}
+
+// asks sends one request, and returns an error if it is not answered with 200.
+func (s *site) asks(c *http.Client, path string) error {
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "https://"+s.address+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.Do(r)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, response.Body)
+	if response.Body.Close(); response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// TestOneAddressLocksNobodyOut: an address that opens connections without end and sends nothing
+// gets all free slots, and no other address loses a connection. Clients of that address that do
+// send are served as well, and claimed connections of it stay.
+func TestOneAddressLocksNobodyOut(t *testing.T) {
+	const limit, hostile, attacker = 16, 200, "127.0.0.2"
+	s := newSite(t, Options{}, few(limit))
+	var served atomic.Int32 // requests of the claimed connection
+	s.listener.Handle("/mine", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { Claim(r.Context(), "alice"); served.Add(1) }))
+	neighbour := s.client(attacker, true)
+	if err := s.asks(neighbour, "/mine"); err != nil {
+		t.Fatal(err)
+	}
+	first := s.silent("127.0.0.3") // it is silent longer than all of the attacker's
+	before := counter(t, rejected)
+	open := make([]net.Conn, 0, hostile)
+	for i := range hostile {
+		open = append(open, s.silent(attacker))
+		if i%20 != 0 {
+			continue
+		}
+		for _, from := range []string{"127.0.0.1", "127.0.0.4", attacker} {
+			if err := s.asks(s.client(from, false), "/healthz"); err != nil {
+				t.Errorf("from %s, beside %d connections of another address: %v", from, i, err)
+			}
+		}
+	}
+	for _, c := range open[:hostile-limit] {
+		closedByListener(t, c)
+	}
+	if closed := counter(t, rejected) - before; closed < hostile-limit {
+		t.Errorf("%v connections are counted as closed, want at least %d", closed, hostile-limit)
+	}
+	if n := s.listener.slots.Len(); n > limit {
+		t.Errorf("%d connections have a slot", n)
+	}
+	secure := tls.Client(first, &tls.Config{RootCAs: s.roots(), ServerName: "127.0.0.1"})
+	if err := secure.HandshakeContext(t.Context()); err != nil {
+		t.Errorf("the only connection of its address: %v", err)
+	}
+	if err := s.asks(neighbour, "/mine"); err != nil || served.Load() != 2 {
+		t.Errorf("the claimed connection: %v", err)
+	}
+	s.listener.claims.mu.Lock()
+	defer s.listener.claims.mu.Unlock()
+	if s.listener.claims.all != 1 {
+		t.Errorf("the client with a claimed connection has %d of them, want that one", s.listener.claims.all)
+	}
+}
+
+// counter returns the value of a counter.
+func counter(t *testing.T, c prometheus.Counter) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue()
+}
+
+// TestConnectionsAreBounded: unclaimed connections are limited: the longest silent one is closed. A
+// closed or hijacked one frees its slot.
 func TestConnectionsAreBounded(t *testing.T) {
-	s := newSite(t, Options{})
+	s := newSite(t, Options{}, few(2))
 	hijacked := make(chan net.Conn, 1)
 	s.listener.Handle("/hijack", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
@@ -258,45 +380,43 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		hijacked <- c
 	}))
-	free := func() int { return maxConnections - len(s.listener.pending) }
-	for free() > 1 { // as if as many were there
-		s.listener.pending <- struct{}{}
-	}
-	held, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
-	// This one is accepted before the next one.
-	over, err := net.Dial("tcp", s.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer over.Close()
-	if _, err := over.Read(make([]byte, 1)); err == nil {
-		t.Error("bytes that nobody sent")
-	}
-	if err := held.Close(); err != nil {
-		t.Fatal(err)
-	}
-	dialled := make(chan error, 1)
-	var c *tls.Conn
-	go func() {
-		for {
-			if c, err = tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()}); err == nil {
-				dialled <- nil
-				return
+	taken := func(want int) {
+		t.Helper()
+		testenv.Eventually(t, fmt.Sprintf("%d slots are taken", want), testenv.Patience, func() error {
+			if got := s.listener.slots.Len(); got != want {
+				return fmt.Errorf("%d are", got)
 			}
+			return nil
+		})
+	}
+	one, two := s.silent("127.0.0.1"), s.silent("127.0.0.1")
+	taken(2)
+	three := s.silent("127.0.0.1")
+	closedByListener(t, one)
+	taken(2)
+	for _, c := range []net.Conn{two, three} {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
 		}
-	}()
-	<-dialled
+	}
+	taken(0)
+	c := tls.Client(s.silent("127.0.0.1"), &tls.Config{RootCAs: s.roots(), ServerName: "127.0.0.1"})
 	if _, err := fmt.Fprintf(c, "GET /hijack HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	taken := <-hijacked
-	defer taken.Close()
-	if r, _ := s.get("/healthz"); r.StatusCode != http.StatusOK {
-		t.Error("a connection that was taken over has a place still")
+	kept := <-hijacked
+	defer kept.Close()
+	taken(0)
+	for range 5 { // they take nothing from the hijacked one
+		s.silent("127.0.0.1")
+	}
+	taken(2)
+	if _, err := io.WriteString(kept, "hello"); err != nil {
+		t.Error(err)
+	}
+	text := make([]byte, len("hello"))
+	if _, err := io.ReadFull(c, text); err != nil || string(text) != "hello" {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 
@@ -335,7 +455,7 @@ func claimedConnections(t *testing.T, http2 bool) {
 	places := func(want int) {
 		t.Helper()
 		testenv.Eventually(t, fmt.Sprintf("%d places are taken", want), testenv.Patience, func() error {
-			if got := len(s.listener.pending); got != want {
+			if got := s.listener.slots.Len(); got != want {
 				return fmt.Errorf("%d are", got)
 			}
 			return nil
@@ -356,10 +476,10 @@ func claimedConnections(t *testing.T, http2 bool) {
 	bobs.CloseIdleConnections()
 	stranger.CloseIdleConnections()
 	places(0)
-	for len(s.listener.pending) <= maxConnections/2 { // as if as many were there
-		s.listener.pending <- struct{}{}
+	for s.listener.slots.Len() <= maxConnections/2 { // as if as many were there
+		s.listener.slots.Take("192.0.2.1:1", func() {})
 	}
-	before := len(s.listener.pending)
+	before := s.listener.slots.Len()
 	ask(stranger, "/public", "")
 	places(before) // it is closed
 	ask(client(), "/mine", "carol")

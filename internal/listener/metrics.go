@@ -10,7 +10,7 @@ var (
 		Name: "orrery_listener_connections", Help: "Connections to the public listener that no agent has taken over.",
 	})
 	rejected = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "orrery_listener_rejected_total", Help: "Connections to the public listener that were closed because there were too many.",
+		Name: "orrery_listener_rejected_total", Help: "Connections to the public listener that were closed because there were too many: the longest silent ones of the address that has most.",
 	})
 	requests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "orrery_listener_requests_total", Help: "Requests to the public listener by route and status code; 101 is a WebSocket.",

@@ -47,6 +47,8 @@ type connection struct {
 	transport http.RoundTripper
 	// fresh authenticates too, but dials for every request.
 	fresh http.RoundTripper
+	// anonymous sends no credentials, and dials for every request.
+	anonymous http.RoundTripper
 	// passage is for requests in the name of users.
 	passage *Passage
 	// grant is what is known of the token of transport and fresh; nil if it is none of the hub's account.
@@ -128,7 +130,7 @@ func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connecti
 	}
 	none := unavailable{err: fmt.Errorf("cluster %s: %w", cluster.Name, problem)}
 	return &connection{
-		base: base, problem: problem, transport: none, fresh: none, drop: func() {},
+		base: base, problem: problem, transport: none, fresh: none, anonymous: none, drop: func() {},
 		passage: &Passage{Base: base, Requests: none, Upgrades: none},
 	}
 }
@@ -168,12 +170,14 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	})
 	c.drop = dialer.CloseAll
 	unread := &atomic.Int64{}
-	ours := func(as manner) http.RoundTripper {
-		rt, e := newTransport(config, dialer.DialContext, as, c.ours)
+	ours := func(config *rest.Config, as manner, token *bearerToken) http.RoundTripper {
+		rt, e := newTransport(config, dialer.DialContext, as, token)
 		err = errors.Join(err, e)
 		return &guarded{next: rt, base: c.base, unread: unread}
 	}
-	c.transport, c.fresh = ours(shared), ours(fresh)
+	c.transport, c.fresh = ours(config, shared, c.ours), ours(config, fresh, c.ours)
+	nobody := rest.AnonymousClientConfig(config)
+	c.anonymous = ours(nobody, fresh, newBearerToken(""))
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,7 @@ type contact struct {
 	// What follows is known while the cluster answers.
 	proxied  bool     // through the proxy of a hub, to no cluster that can be a member
 	refused  bool     // our credentials were
+	unsure   bool     // the refusal may be one of an API server that starts
 	message  string   // of the refusal
 	missing  []string // permissions
 	id       string   // UID of kube-system; empty if refused, forbidden, or not asked yet
@@ -62,6 +63,9 @@ const (
 	// retryFirst is the least time between probes of a cluster that fails them: its recovery is to be noticed soon. The time
 	// doubles up to that between probes of a healthy one.
 	retryFirst = time.Second
+	// refusalPatience is how long a cluster must refuse credentials that it accepted before, if it
+	// may only be starting, until they count as refused.
+	refusalPatience = 30 * time.Second
 )
 
 // identityIntervals is after how many discovery intervals a cluster is asked again who it is, of which version, and whether the
@@ -79,6 +83,8 @@ func (m *Member) watchHealth(ctx context.Context) {
 	var (
 		probed   *connection
 		failures int
+		accepted bool      // the credentials of probed were
+		refused  time.Time // since when they are not; zero: they are, or it is not known
 		next     = time.NewTimer(0)
 	)
 	defer next.Stop()
@@ -93,6 +99,7 @@ func (m *Member) watchHealth(ctx context.Context) {
 		dials := failures > 0
 		if c != probed {
 			probed, failures, dials = c, 0, true
+			accepted, refused = false, time.Time{}
 		}
 		if c.problem != nil {
 			// There is nothing to probe with until the Secret changes, which kicks.
@@ -117,6 +124,18 @@ func (m *Member) watchHealth(ctx context.Context) {
 		}
 		if ctx.Err() != nil {
 			return
+		}
+		switch {
+		case err != nil:
+		case !found.refused:
+			accepted, refused = accepted || found.id != "", time.Time{}
+		case found.unsure && accepted:
+			if refused.IsZero() {
+				refused = time.Now()
+			}
+			if time.Since(refused) < refusalPatience {
+				err = errors.New(found.message)
+			}
 		}
 		if err == nil {
 			failures = 0
@@ -202,7 +221,7 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 		return contact{state: answering, proxied: true}, nil
 	}
 	if refusal := asRefusal(err); refusal != nil {
-		return contact{state: answering, refused: true, message: refusal.explain(c)}, nil
+		return contact{state: answering, refused: true, unsure: refusal.unsure, message: refusal.explain(c)}, nil
 	}
 	if err != nil {
 		return contact{}, describe(err)
@@ -238,7 +257,10 @@ func describe(err error) error {
 }
 
 // refusal is an answer of a cluster that does not accept our credentials.
-type refusal struct{ message string }
+type refusal struct {
+	message string
+	unsure  bool // the API server may be starting: whether it is ready is not known
+}
 
 // Error implements error.
 func (r *refusal) Error() string { return r.message }
@@ -272,14 +294,26 @@ func throughHub(base *url.URL) bool {
 	return strings.Contains(base.Path+"/", "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 }
 
-// ready asks /readyz, and waits so long for the answer.
+// ready asks /readyz, and waits so long for the answer. An API server that starts cannot verify
+// tokens yet, and refuses them; but it says to everyone that it is not ready. The error is then a
+// notReadyError.
 func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
 	if throughHub(c.base) {
 		return errThroughHub
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return readyz(ctx, rt, c.base)
+	err := readyz(ctx, rt, c.base)
+	refusal := asRefusal(err)
+	if refusal == nil {
+		return err
+	}
+	anonymously := readyz(ctx, c.anonymous, c.base)
+	if isNotReady(anonymously) {
+		return anonymously
+	}
+	refusal.unsure = anonymously != nil
+	return refusal
 }
 
 // readyz asks an API server whether it is ready. The error is a notReadyError if it says that it is not.

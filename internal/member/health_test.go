@@ -168,6 +168,16 @@ func (c *inMemory) RoundTrip(q *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
+// anonymously sends requests without credentials.
+type anonymously struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (a anonymously) RoundTrip(q *http.Request) (*http.Response, error) {
+	q = q.Clone(q.Context())
+	q.Header.Set("X-Anonymous", "true")
+	return a.next.RoundTrip(q)
+}
+
 // join makes the cluster a member and returns it with its connection.
 func (c *inMemory) join(t *testing.T, o Options) (*Registry, *Member, *connection) {
 	t.Helper()
@@ -181,6 +191,7 @@ func (c *inMemory) join(t *testing.T, o Options) (*Registry, *Member, *connectio
 		t.Fatal(err)
 	}
 	connection.transport, connection.fresh = c, c
+	connection.anonymous = anonymously{c}
 	m := r.ensure(cluster)
 	m.update(func() { m.accepted = "the-one" })
 	m.reconnect(connection)
@@ -228,6 +239,62 @@ func TestSlowIsNotLost(t *testing.T) {
 		s.takes.Store(int64(patience + time.Millisecond))
 		after(m.Lost) // that it is slower than the patience is noticed
 	})
+}
+
+// TestRefusedWhileStarting: an API server that starts refuses every token. Its cluster counts as
+// one that is not ready, and not as one that refuses the
+// hub's credentials, which would have somebody join it again.
+func TestRefusedWhileStarting(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ready, anonymous int           // what /readyz answers while it starts
+		after            time.Duration // the refusal counts; 0: it never does
+	}{
+		"SaysThatItIsNotReady":  {http.StatusUnauthorized, http.StatusInternalServerError, 0},
+		"RolesAreNotReadYet":    {http.StatusForbidden, http.StatusInternalServerError, 0},
+		"IsReady":               {http.StatusUnauthorized, http.StatusOK, time.Nanosecond},
+		"RefusesTheAnonymous":   {http.StatusUnauthorized, http.StatusUnauthorized, refusalPatience},
+		"ForbidsItTheAnonymous": {http.StatusUnauthorized, http.StatusForbidden, refusalPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &inMemory{}
+				_, m, _ := s.join(t, Options{})
+				defer m.stop()
+				after(m.Reachable)
+				synctest.Wait()
+				works := s.handler
+				s.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					code := tc.ready
+					if r.Header.Get("X-Anonymous") != "" {
+						code = tc.anonymous
+					}
+					w.WriteHeader(code)
+				})
+				refused := func() bool {
+					m.mu.RLock()
+					defer m.mu.RUnlock()
+					return m.contact.refused
+				}
+				began := s.asked.Load()
+				after(func() bool { return s.asked.Load() > began })
+				waited := 2 * refusalPatience
+				if tc.after > 0 {
+					waited = after(refused)
+				} else {
+					time.Sleep(waited)
+				}
+				if waited < tc.after-time.Second || tc.after > 0 && waited > tc.after+15*time.Second || tc.after == 0 && refused() {
+					t.Errorf("refused is %t after %s", refused(), waited)
+				}
+				synctest.Wait()
+				s.handler = works
+				after(m.Reachable)
+				if refused() {
+					t.Error("it counts as one that refuses credentials after it has begun")
+				}
+			})
+		})
+	}
 }
 
 // TestProbesAtTheDefaults holds what docs/operating.md says of a server without flags, on the clock

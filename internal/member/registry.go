@@ -100,7 +100,8 @@ func (o Options) withDefaults() Options {
 
 // Observation is what the mirror knows of a cluster.
 type Observation struct {
-	// Synced is true when every selected type was listed at least once.
+	// Synced is true when every selected type was listed at least once, and no list that is repeated
+	// is overdue.
 	Synced bool
 	// NotStored is true while what was observed cannot be stored, or was lost: that the
 	// cluster was mirrored before says nothing then.

@@ -25,10 +25,12 @@ const listsOfOne = 8
 // listsOfAll is how many types of all clusters are, first come, first served: a thousand clusters
 // that are listed at once, after a start or an outage, would be held in memory as they come. A
 // list that takes longer than slowList gives its place to another: clusters that hang must not
-// keep the others waiting.
+// keep the others waiting. A type that was listed before, and is listed again for longer than
+// longList, is not current.
 const (
 	listsOfAll = 64
 	slowList   = 10 * time.Second
+	longList   = 2 * time.Minute
 )
 
 // turn waits until another list may begin; false: ctx has ended. done gives the place back.
@@ -315,7 +317,8 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 	c.drops.try(ctx, c, gr)
 }
 
-// progress says whether everything is listed; the cluster must be locked.
+// progress says whether everything is listed, and no list that is repeated is overdue; the cluster
+// must be locked.
 func (c *cluster) progress() member.Observation {
 	if c.problem != nil {
 		return member.Observation{Message: c.problem.Error()}
@@ -323,7 +326,7 @@ func (c *cluster) progress() member.Observation {
 	if !c.planned {
 		return member.Observation{Message: "the API list is not known yet"}
 	}
-	var missing []string
+	var missing, overdue []string
 	total := 0
 	for gr, t := range c.tables {
 		if !t.wanted {
@@ -331,6 +334,8 @@ func (c *cluster) progress() member.Observation {
 		}
 		total++
 		switch {
+		case t.synced && t.overdue != nil:
+			overdue = append(overdue, gr.String()+" ("+t.overdue.Error()+")")
 		case t.synced:
 		case t.problem != nil:
 			missing = append(missing, gr.String()+" ("+t.problem.Error()+")")
@@ -339,6 +344,9 @@ func (c *cluster) progress() member.Observation {
 		}
 	}
 	what := "types are not listed yet"
+	if len(missing) == 0 && len(overdue) > 0 {
+		missing, what = overdue, "types are listed again, and not current"
+	}
 	if len(missing) == 0 {
 		for gr, t := range c.tables {
 			if t.wanted && !t.complete() {

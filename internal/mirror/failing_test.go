@@ -22,13 +22,17 @@ func TestFailing(t *testing.T) {
 		steps []step
 		want  time.Duration // before now; -1: it does not fail
 	}{
-		"NotListedYet":       {nil, -1},
-		"Once":               {[]step{fails}, 0},
-		"AgainAndAgain":      {[]step{fails, waits, fails, waits}, 2 * time.Second},
-		"SucceededBetween":   {[]step{fails, waits, func(t *table) { t.attempted(nil, 0) }, fails, waits}, time.Second},
-		"AListThatIsSlow":    {[]step{waits, waits, func(t *table) { t.attempted(errSlowList, 2*time.Second) }}, 2 * time.Second},
-		"TheClusterWasAway":  {[]step{fails, waits, func(t *table) { t.cluster.since = time.Now() }, waits}, time.Second},
-		"AWatchFailed":       {[]step{func(t *table) { t.synced = true }, fails, waits}, -1},
+		"NotListedYet":      {nil, -1},
+		"Once":              {[]step{fails}, 0},
+		"AgainAndAgain":     {[]step{fails, waits, fails, waits}, 2 * time.Second},
+		"SucceededBetween":  {[]step{fails, waits, func(t *table) { t.attempted(nil, 0) }, fails, waits}, time.Second},
+		"AListThatIsSlow":   {[]step{waits, waits, func(t *table) { t.attempted(errSlowList, 2*time.Second) }}, 2 * time.Second},
+		"TheClusterWasAway": {[]step{fails, waits, func(t *table) { t.cluster.since = time.Now() }, waits}, time.Second},
+		"AWatchFailed":      {[]step{func(t *table) { t.synced = true }, fails, waits}, -1},
+		"AListHangsAfterAWatchFailed": {[]step{
+			func(t *table) { t.synced = true }, fails, waits, func(t *table) { t.synced = false },
+			func(*table) { time.Sleep(slowList) }, func(t *table) { t.late() },
+		}, slowList},
 		"ItIsToBeListedAnew": {[]step{func(t *table) { t.synced = true }, fails, waits, func(t *table) { t.synced = false }}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,6 +42,13 @@ const (
 	catchUpPatience = 6 * time.Second
 )
 
+// idlePages is how many pages in a row may bring no object that the list did not have before. An
+// API server may send such pages, but one that sends so many announces a next page for ever.
+const idlePages = 100
+
+// errEndlessList is the error of a list that does not end.
+var errEndlessList = errors.New("the list does not end")
+
 // watchFailures is how many times in a row a watch that does not come about is tried before the
 // type is listed instead: at least every list is as new as can be.
 const watchFailures = 10
@@ -122,7 +129,7 @@ func (f *follower) run() {
 		case <-f.ctx.Done():
 		}
 		longest := longestDelay
-		if refused(err) {
+		if refused(err) || errors.Is(err, errEndlessList) {
 			longest = refusedDelay
 		}
 		delay = min(2*delay, longest)
@@ -178,7 +185,7 @@ func (f *follower) recognise() {
 
 // read takes in everything that there is of the type, in its turn: from the store, or else from
 // the cluster.
-func (f *follower) read(ctx context.Context) error {
+func (f *follower) read(ctx context.Context) (err error) {
 	t := f.table
 	m := t.cluster.mirror
 	done, err := f.admit(ctx)
@@ -186,8 +193,8 @@ func (f *follower) read(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	late := time.AfterFunc(slowList, t.late)
-	defer late.Stop()
+	ended := t.superviseList()
+	defer func() { ended(err) }()
 	t.cluster.mu.Lock()
 	f.resuming, f.until, f.failures = false, 0, 0
 	if errors.Is(t.problem, errSlowList) { // of a list that was interrupted
@@ -234,7 +241,8 @@ func (f *follower) admit(ctx context.Context) (done func(), err error) {
 }
 
 // list takes in a whole list, page by page. All pages are of the moment of the first one; a list
-// that is interrupted, or whose moment is too long ago, is begun again.
+// that is interrupted, or whose moment is too long ago, is begun again. A list without end is an
+// error.
 func (f *follower) list(ctx context.Context) error {
 	t := f.table
 	m := t.cluster.mirror
@@ -250,6 +258,7 @@ func (f *follower) list(ctx context.Context) error {
 
 	listed := map[key]bool{}
 	version := ""
+	idle, mostIdle := 0, idlePages+len(t.filter.asks()) // each namespace that is asked may be empty
 	// No resource version: the newest, which no list that was seen before is ahead of.
 	for o := (metav1.ListOptions{Limit: pageSize}); ; {
 		page, err := f.api.list(ctx, o)
@@ -263,17 +272,24 @@ func (f *follower) list(ctx context.Context) error {
 		if version == "" {
 			version = about.GetResourceVersion()
 		}
+		known := len(listed)
 		if err := f.page(page, number(version), listed, o.Continue == ""); err != nil {
 			return err
 		}
 		if o.Continue = about.GetContinue(); o.Continue == "" {
 			break
 		}
+		if idle++; len(listed) > known {
+			idle = 0
+		}
+		if idle >= mostIdle {
+			return fmt.Errorf("%w: %d pages in a row had no other objects than those before, and each announced a next page", errEndlessList, idle)
+		}
 	}
 
 	t.cluster.mu.Lock()
 	events, changes := t.removeOthers(listed, number(version))
-	t.version = number(version)
+	t.version, t.seen = number(version), time.Now()
 	events = append(events, t.syncedNow()...)
 	t.cluster.mu.Unlock()
 	t.publish(f.ctx, events, changes) //nolint:contextcheck // as above
@@ -288,7 +304,8 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// page takes in a page, perhaps the first, of a list of a version, and adds it to what was listed.
+// page takes in a page, perhaps the first, of a list of a version. It adds its objects to listed:
+// true if they are mirrored.
 func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool, first bool) error {
 	t := f.table
 	var entries []*entry
@@ -306,9 +323,14 @@ func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool
 	if first && version != 0 && version < t.version { // the cluster went back in time
 		t.forgetPast()
 	}
-	t.seen = time.Now()
+	if !t.synced { // else what is known is current only when the list has ended
+		t.seen = time.Now()
+	}
 	for _, e := range entries {
 		if !t.takes(e) {
+			if _, known := listed[e.key()]; !known {
+				listed[e.key()] = false
+			}
 			continue
 		}
 		listed[e.key()] = true

@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -34,6 +35,8 @@ type table struct {
 	problem   error              // why it is not listed
 	failing   time.Time          // when the first list failed, of those that have failed in a row; zero: the last did not
 	synced    bool
+	listing   bool   // a list runs
+	overdue   error  // why a list that is repeated has not ended; nil: none is overdue
 	version   uint64 // everything up to this resource version was observed; 0: nothing yet
 	records   map[key]record
 	ending    map[key]*Object // placed objects that are known to be gone, as they were last seen, until the watch says how they ended
@@ -373,6 +376,44 @@ func (t *table) late() {
 	t.cluster.mu.Unlock()
 	if news {
 		t.turned(errSlowList)
+	}
+}
+
+// superviseList reports a list that begins now when it takes long. ended must be called when it
+// has ended, with its error.
+func (t *table) superviseList() (ended func(error)) {
+	began := time.Now()
+	t.cluster.mu.Lock()
+	t.listing = true
+	t.cluster.mu.Unlock()
+	late := time.AfterFunc(slowList, t.late)
+	long := time.AfterFunc(longList, func() {
+		t.setOverdue(true, fmt.Errorf("the list that began at %s has not ended", began.UTC().Format(time.RFC3339)))
+	})
+	return func(err error) {
+		late.Stop()
+		long.Stop()
+		t.setOverdue(false, err)
+	}
+}
+
+// setOverdue records whether a list of a type that was listed before is overdue: it runs for long,
+// or ended with errEndlessList. The last list that succeeded ends that.
+func (t *table) setOverdue(listing bool, err error) {
+	t.cluster.mu.Lock()
+	before := t.overdue
+	switch {
+	case listing && !t.listing: // it ended just now
+	case err == nil:
+		t.overdue = nil
+	case t.synced && (listing || errors.Is(err, errEndlessList)):
+		t.overdue = err
+	}
+	t.listing = t.listing && listing
+	news := (before == nil) != (t.overdue == nil) || before != nil && before.Error() != t.overdue.Error()
+	t.cluster.mu.Unlock()
+	if news {
+		t.cluster.mirror.fleet.Refresh(t.cluster.name)
 	}
 }
 

@@ -206,7 +206,7 @@ func (a aim) concerns(g group) concern {
 		placed:    g.placement.Concerns(change.Before, change.After, g.kind, schedulerFence(g.fence), true),
 		elsewhere: g.placement.Concerns(change.Before, change.After, g.kind, schedulerFence(g.fence), false),
 		waiting: change.What&(fleet.Reachability|fleet.Capacity) != 0 && change.After != nil && change.After.Reachable &&
-			g.placement.Selects(change.After),
+			g.placement.Selects(change.After) && g.fence.Allows(change.After),
 	}
 }
 

@@ -142,7 +142,7 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 	c.rounds = newRounds(c.enqueue)
 	c.gate = &gate{every: settlingLook, known: c.known, look: c.enqueue}
 	c.reporter.classes = c.classes
-	c.reporter.clusters = c.clusterNames
+	c.reporter.clusters = c.clustersOf
 	ctx := context.Background() // the manager has not started: no call blocks
 	for _, kind := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
 		synced, err := binding.Watch(ctx, mgr.GetCache(), kind, asPolicy, c.policyChanged)
@@ -167,7 +167,10 @@ func add(mgr ctrl.Manager, o Options, copies copies) (*Controller, error) {
 		default: // the pending signal covers this change
 		}
 	})
-	names := newNamesWriter(mgr.GetClient(), mgr.GetAPIReader(), o.Fleet.Synced, c.clusterNames)
+	names := newNamesWriter(mgr.GetClient(), mgr.GetAPIReader(), o.Fleet.Synced, func() ([]string, bool) {
+		all, _, known := c.clustersOf("")
+		return all, known
+	})
 	o.Fleet.Subscribe(func(change fleet.Change) {
 		if (change.Before == nil) != (change.After == nil) {
 			names.changed()
@@ -248,7 +251,7 @@ func (c *Controller) followFleet(ctx context.Context) {
 		var concerned []binding.Template
 		for _, change := range changes {
 			concerned = append(concerned, c.decisions.concerned(change, c.bindings)...)
-			if change.Before == nil || change.After == nil {
+			if change.What&(fleet.Membership|fleet.Labels) != 0 {
 				c.reporter.clusterChanged(change.Name)
 			}
 		}
@@ -256,12 +259,17 @@ func (c *Controller) followFleet(ctx context.Context) {
 	}
 }
 
-// clusterNames returns the names of the clusters; known is false until all are listed.
-func (c *Controller) clusterNames() (names []string, known bool) {
-	for _, cluster := range c.fleet.Snapshot().Clusters() {
-		names = append(names, cluster.Name)
+// clustersOf returns the names of the clusters that a namespace may use ("": all). fenced reports
+// whether ClusterAccesses restrict the namespace; known is false until all are listed.
+func (c *Controller) clustersOf(namespace string) (names []string, fenced, known bool) {
+	s := c.fleet.Snapshot()
+	fence := s.Fence(namespace)
+	for _, cluster := range s.Clusters() {
+		if fence.Allows(cluster) {
+			names = append(names, cluster.Name)
+		}
 	}
-	return names, c.fleet.Synced()
+	return names, fence != nil, c.fleet.Synced() && fence.Known()
 }
 
 // enqueue adds templates to the queue, highest priority first. Before start, it does nothing.
@@ -392,11 +400,13 @@ func (c *Controller) templateChanged(e template.Event) {
 	}
 }
 
-// fencesChanged requeues the placed templates of namespaces whose allowed clusters changed.
+// fencesChanged requeues the placed templates of namespaces whose allowed clusters changed, and the
+// status of their policies.
 func (c *Controller) fencesChanged(namespaces sets.Set[string]) {
 	if !c.working() {
 		return // start requeues all templates
 	}
+	c.reporter.fencesChanged(namespaces)
 	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool {
 		return k.Namespace == "" || !namespaces.Has(k.Namespace)
 	})...)

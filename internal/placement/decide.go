@@ -102,7 +102,9 @@ const (
 func Decide(s *fleet.Snapshot, t Template, standing Standing) Decision {
 	b := standing.Binding
 	fence := s.Fence(t.Object.GetNamespace())
-	if b == nil && !fence.Known() || standing.Young && chooses(t, b) && settling(s, t) {
+	// A fence that is unknown closes every cluster. That must not look like a fleet without them, in
+	// which nothing stays.
+	if !fence.Known() || standing.Young && chooses(t, b) && settling(s, t, b, fence) {
 		return Decision{RetryAfter: settlingLook}
 	}
 	var d Decision
@@ -203,15 +205,23 @@ func fresh(t Template, b *workv1alpha2.ResourceBinding) bool {
 }
 
 // settling reports whether a cluster that was ready before the hub's last process ended is not
-// known completely yet.
-func settling(s *fleet.Snapshot, t Template) bool {
+// known completely yet. Clusters that are closed to the template, and do not have it, do not count.
+func settling(s *fleet.Snapshot, t Template, b *workv1alpha2.ResourceBinding, fence *access.Fence) bool {
 	kind := t.Object.GroupVersionKind()
 	for _, c := range s.Clusters() {
+		if !fence.Allows(c) && !has(b, c.Name) {
+			continue
+		}
 		if c.Expected && (!c.Reachable || c.Serves(kind) == presence.Unknown || (t.Placement.ByCapacity() || byRoom(t)) && c.Room == nil) {
 			return true
 		}
 	}
 	return false
+}
+
+// has reports whether a binding (nil: there is none) places its template in a cluster.
+func has(b *workv1alpha2.ResourceBinding, cluster string) bool {
+	return b != nil && slices.ContainsFunc(b.Spec.Clusters, func(t workv1alpha2.TargetCluster) bool { return t.Name == cluster })
 }
 
 // keep returns the decision on a template that no policy claims any more: its placement stays.

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 	"orrery.dev/orrery/internal/policy"
@@ -29,18 +30,22 @@ func (r *reporter) scopeless(p *policyv1alpha1.PropagationPolicy) (said []string
 }
 
 // unknownClusters returns a message about clusters that a policy names and the hub does not have;
-// "" if there are none, or the clusters are not listed yet.
+// "" if there are none, or the clusters are not listed yet. For the users of a namespace, a cluster
+// that the namespace may not use is one that the hub does not have.
 func (r *reporter) unknownClusters(p *policyv1alpha1.PropagationPolicy) string {
 	if r.clusters == nil {
 		return ""
 	}
-	has, known := r.clusters()
+	has, fenced, known := r.clusters(p.Namespace)
 	if !known {
 		return ""
 	}
 	missing := slices.DeleteFunc(namedClusters(p), func(name string) bool { return slices.Contains(has, name) })
 	if len(missing) == 0 {
 		return ""
+	}
+	if fenced {
+		return "placement: the hub has no cluster that the namespace may use with the name " + some(missing)
 	}
 	return "placement: the hub has no cluster " + some(missing)
 }
@@ -61,7 +66,18 @@ func namedClusters(p *policyv1alpha1.PropagationPolicy) []string {
 	return slices.Compact(names)
 }
 
-// clusterChanged queues the status of the policies that name a cluster which was added or removed.
+// fencesChanged queues the status of the policies of namespaces that may use other clusters than
+// before.
+func (r *reporter) fencesChanged(namespaces sets.Set[string]) {
+	for _, p := range r.policies.All() {
+		if namespaces.Has(p.Namespace) && len(namedClusters(p)) > 0 {
+			r.changed(policy.Name(p))
+		}
+	}
+}
+
+// clusterChanged queues the status of the policies that name a cluster which was added or removed,
+// or may be open to other namespaces.
 func (r *reporter) clusterChanged(name string) {
 	for _, p := range r.policies.All() {
 		if slices.Contains(namedClusters(p), name) {

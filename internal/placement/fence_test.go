@@ -71,19 +71,20 @@ func TestDecideBehindAFence(t *testing.T) {
 		"OtherNamespaces": {accesses: []*policyv1alpha1.ClusterAccess{letsInto("other", "a")}, template: claimedTemplate(4, in()), want: "a=4 b=4 c=4"},
 		"One": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, policyv1alpha1.Placement{}), want: "a=4",
-			message: "1 of 3 clusters; 2 clusters closed: ClusterAccess shop lets", verdicts: map[string]string{scheduler.ReasonFenced: "b c"},
+			message: "1 of 1 clusters", verdicts: map[string]string{scheduler.ReasonFenced: "b c"},
 		},
 		"Shares": {accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a", "c")}, template: claimedTemplate(4, sharedIn("a", "b", "c")), want: "a=2 c=2", verdicts: map[string]string{scheduler.ReasonFenced: "b"}},
 		"Named": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, in("b")), want: "",
-			reason: workv1alpha2.ReasonNoClusterFits, message: "b: ClusterAccess shop lets its namespace into other clusters only",
+			reason:   workv1alpha2.ReasonNoClusterFits,
+			message:  "the policy selects no cluster that the namespace may use; b: UnknownCluster, clusterNames names a cluster that was never joined, or that the namespace may not use",
 			verdicts: map[string]string{scheduler.ReasonFenced: "b c"},
 		},
 		// Placed replicas stay, with a message; nothing moves.
 		"Closed": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, sharedIn("a", "b")),
 			binding: standing(shares, 4, sharedIn("a", "b"), "a=2 b=2"), want: "a=2 b=2",
-			message:  "b: ClusterAccess shop lets its namespace into other clusters only; what was placed there before stays",
+			message:  "b: the namespace may not use it any more, and what was placed there before stays",
 			verdicts: map[string]string{scheduler.ReasonFenced: "c", scheduler.ReasonStaysFenced: "b"},
 		},
 		"ClosedEverywhere": {
@@ -96,7 +97,7 @@ func TestDecideBehindAFence(t *testing.T) {
 		},
 		"TolerationNotGranted": {
 			fleet: []*fleet.Cluster{fine("a"), but("b", gpu), fine("c")}, accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a", "b")},
-			template: claimedTemplate(4, tolerating), want: "a=4", message: "may not be tolerated: ClusterAccess shop does not grant",
+			template: claimedTemplate(4, tolerating), want: "a=4", message: "may not be tolerated: no ClusterAccess grants that in clusterTolerations",
 			verdicts: map[string]string{scheduler.ReasonFenced: "c"},
 		},
 		"TolerationGranted": {
@@ -119,7 +120,12 @@ func TestDecideBehindAFence(t *testing.T) {
 		"NamespaceNotKnownYet": {accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: elsewhere, want: "early"},
 		"NamespaceNotKnownStands": {
 			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: elsewhere,
-			binding: standing(whole, 4, in("a"), "a=4"), want: "a=4",
+			binding: standing(whole, 4, in("a"), "a=4"), want: "early",
+		},
+		// What is closed is as what is not there, also for an object that is elsewhere.
+		"MovesToAClosedCluster": {
+			accesses: []*policyv1alpha1.ClusterAccess{letsInto("shop", "a")}, template: claimedTemplate(4, in("b")),
+			binding: standing(whole, 4, in("a"), "a=4"), want: "", reason: workv1alpha2.ReasonNoClusterFits,
 		},
 	}
 	for name, tc := range cases {
@@ -212,7 +218,7 @@ func TestFenceChanges(t *testing.T) {
 	// It stays, with a message.
 	w.eventually("the outcome on what stands", func() error {
 		binding := w.waitPlaced("first-deployment", "a=1 b=1", scheduled)
-		if v, _ := w.controller.Outcome(binding.UID); !strings.Contains(v.Message, b+": ClusterAccess "+fence.Name) || !strings.Contains(v.Message, "stays") {
+		if v, _ := w.controller.Outcome(binding.UID); !strings.Contains(v.Message, b+": the namespace may not use it any more") || strings.Contains(v.Message, "ClusterAccess") {
 			return fmt.Errorf("message %q", v.Message)
 		}
 		return nil
@@ -253,6 +259,25 @@ func TestFenceChanges(t *testing.T) {
 	w.waitPlaced("third-deployment", "", workv1alpha2.ReasonNoClusterFits)
 	label(func(l map[string]string) { delete(l, "tenant") })
 	w.waitPlaced("third-deployment", "a=1 b=1", scheduled)
+}
+
+// TestPolicyOfAClosedCluster: the status of a policy says of a cluster that is closed to its
+// namespace what it says of one that the hub does not have, until the cluster is opened.
+func TestPolicyOfAClosedCluster(t *testing.T) {
+	w := newWorld(t, 2)
+	a, b := w.clusters[0], w.clusters[1]
+	fence := letsInto(w.namespace, a)
+	w.create(fence)
+	namespace := &corev1.Namespace{}
+	namespace.Name = w.namespace
+	update(w, namespace, func(n *corev1.Namespace) { n.Labels["tenant"] = w.namespace })
+	p := w.policy("p", deployments())
+	p.Spec.Placement.ClusterAffinity = &policyv1alpha1.ClusterAffinity{ClusterNames: []string{a, b, w.namespace + "-none"}}
+	w.create(p)
+	const says = "the hub has no cluster that the namespace may use with the name "
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonUnknownCluster}, says+b+"; "+w.namespace+"-none")
+	update(w, fence, func(o *policyv1alpha1.ClusterAccess) { o.Spec.ClusterAffinity.ClusterNames = []string{a, b} })
+	w.waitStatus(p, 0, map[string]string{complete: policyv1alpha1.ReasonUnknownCluster}, says+w.namespace+"-none")
 }
 
 // TestClusterAccessIsValidated: invalid ClusterAccesses are refused.

@@ -56,7 +56,7 @@ type reporter struct {
 	templates *template.Cache
 	bindings  *binding.Cache
 	classes   *classes
-	clusters  func() (names []string, known bool) // of the fleet
+	clusters  func(namespace string) (names []string, fenced, known bool) // that a namespace may use
 	queue     workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	delay     time.Duration // reportDelay, except in tests
 

@@ -62,12 +62,13 @@ func (p *Provisioner) builtByAgent(ctx context.Context, name string, api func(co
 	if err != nil {
 		return err
 	}
-	token, _, err := enrollment.NewToken(ctx, hub, name)
+	// Hosts may have been reset since an earlier call, and the key of their agents be lost.
+	token, _, err := enrollment.Replace(ctx, hub, name)
 	if err != nil {
 		return err
 	}
 	objects, err := agentmanifest.Objects(agentmanifest.Options{
-		Cluster: name, URL: listener, CA: ca, Key: key, Token: token, Agent: o.Spec.Agent, Image: plan.AgentImage,
+		Cluster: name, URL: listener, CA: ca, Key: key, Token: token, Replace: true, Agent: o.Spec.Agent, Image: plan.AgentImage,
 	})
 	if err != nil {
 		return err

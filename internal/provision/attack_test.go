@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -15,16 +13,11 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
-	"orrery.dev/orrery/internal/lifecycle"
-	"orrery.dev/orrery/internal/lifecycle/intent"
-	"orrery.dev/orrery/internal/lifecycle/plan"
-	"orrery.dev/orrery/internal/pki"
 )
 
 // sshServer accepts every login and records what it receives. It runs no commands.
@@ -261,84 +254,5 @@ func TestEditedClusterSendsNothing(t *testing.T) {
 		if diff := cmp.Diff(login, s.seen()); diff != "" {
 			t.Errorf("server %d saw (-want +got):\n%s", i, diff)
 		}
-	}
-}
-
-// TestStoredHostSecretsAreBoundOnce upgrades a hub that used Secrets without binding and recorded
-// host keys in files.
-func TestStoredHostSecretsAreBoundOnce(t *testing.T) {
-	h := newHub(t)
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}
-	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+annotationBound+`":null}}}`))
-	if err := h.Patch(t.Context(), namespace, patch); err != nil {
-		t.Fatal(err)
-	}
-	own, theirs := newSSHServer(t), newSSHServer(t)
-	oak, pine := own.on("oak", "ssh"), own.on("pine", "shared")
-	applied := oak.Spec.Provision.DeepCopy()
-	pined := pine.Spec.Provision.DeepCopy()
-	plan.Default("oak", applied)
-	plan.Default("pine", pined)
-	// The Cluster has changed since, and another Cluster names a Secret that was never used.
-	oak.Spec.Provision.Hosts[0].Port = theirs.port
-	h.create(t, oak, pine, theirs.on("elm", "shared"), theirs.on("fir", "unused"))
-	for name, data := range map[string]string{"ssh": "open sesame", "shared": "p", "unused": "u"} {
-		secret := credential(name, "", "")
-		secret.Data = map[string][]byte{"password": []byte(data)}
-		h.create(t, secret)
-	}
-	store := &Store{Client: h}
-	for name, spec := range map[string]*clusterv1alpha1.Provision{"oak": applied, "pine": pined} {
-		if err := store.Save(t.Context(), &lifecycle.State{Cluster: name, Keys: pki.Bundle{}, Specs: intent.Specs{Wanted: spec, Applied: spec}}); err != nil {
-			t.Fatal(err)
-		}
-		dir := filepath.Join(h.dataDir, "lifecycle", "clusters", name)
-		recorded := "# ours\n" + theirs.line + own.line
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "known_hosts"), []byte(recorded), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h.start(t)
-	secret := func(name string) *corev1.Secret {
-		s := &corev1.Secret{}
-		if err := h.Get(t.Context(), client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: name}, s); err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	eventually(t, "the namespace is marked", func() (bool, string) {
-		err := h.Get(t.Context(), client.ObjectKeyFromObject(namespace), namespace)
-		return err == nil && namespace.Annotations[annotationBound] != "", fmt.Sprint(err)
-	})
-	s := secret("ssh")
-	if got := s.Annotations[clusterv1alpha1.AnnotationForCluster]; got != "oak" {
-		t.Errorf("the Secret that was used is for %q, want oak", got)
-	}
-	if diff := cmp.Diff(own.line, string(s.Data["known_hosts"])); diff != "" {
-		t.Errorf("its keys are not those of the hosts that were worked on (-want +got):\n%s", diff)
-	}
-	for _, name := range []string{"shared", "unused"} {
-		if s := secret(name); s.Annotations[clusterv1alpha1.AnnotationForCluster] != "" || s.Data["known_hosts"] != nil {
-			t.Errorf("Secret %s was bound: %v", name, s.Annotations)
-		}
-	}
-
-	// This happens only once. A Secret stored from now on must be bound by its author.
-	s.Annotations = nil
-	if err := h.Update(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	h.stop()
-	h.real = true
-	h.start(t)
-	op := operation("again", lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionApply})
-	if err := h.Create(t.Context(), op); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
-	if got := h.untilFailed(t, "again"); !strings.Contains(got, "does not say which cluster it is for") {
-		t.Errorf("the operation says %q", got)
-	}
-	if got := theirs.seen(); got != nil {
-		t.Errorf("their server saw %q", got)
 	}
 }

@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// maxKept is how many Operations of a cluster are kept after they have ended.
-	maxKept = 10
 	// runRetry is the delay before another attempt if a run could not be started or recorded.
 	runRetry = 5 * time.Second
 	// joinPatience is how long a new API server may take to serve everything that joining needs.
@@ -163,9 +161,6 @@ func (p *Provisioner) target(ctx context.Context, o *clusterv1alpha1.Cluster, op
 func (p *Provisioner) run(ctx context.Context, o *clusterv1alpha1.Cluster, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) (again time.Duration) {
 	log := ctrl.LoggerFrom(ctx).WithValues("cluster", o.Name, "operation", op.Name)
 	ctx = ctrl.LoggerInto(ctx, log)
-	if err := p.bindStored(ctx); err != nil {
-		log.Error(err, "bind the credentials of hosts; the next run tries again")
-	}
 	began, done := time.Now(), metrics.begin()
 	defer done()
 	teller := newTeller(p.recorder, o, op)
@@ -234,14 +229,13 @@ func (p *Provisioner) end(ctx context.Context, op *lifecyclev1alpha1.Operation, 
 	return nil
 }
 
-// prune deletes the oldest ended Operations beyond maxKept, with their logs.
+// prune deletes the Operations that are not kept any more, with their logs.
 func (p *Provisioner) prune(ctx context.Context, ops []lifecyclev1alpha1.Operation) error {
-	ended := slices.DeleteFunc(slices.Clone(ops), func(op lifecyclev1alpha1.Operation) bool { return lifecycle.Unfinished(&op) })
-	for i := range max(len(ended)-maxKept, 0) {
-		if err := p.store.Client.Delete(ctx, &ended[i]); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete operation %s, which is an old one: %w", ended[i].Name, err)
+	for _, op := range lifecycle.Outdated(ops) {
+		if err := p.store.Client.Delete(ctx, &op); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete operation %s, which is an old one: %w", op.Name, err)
 		}
-		if err := p.store.removeLogs(ended[i].Name); err != nil {
+		if err := p.store.removeLogs(op.Name); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle"
 )
 
 func waiting(ctx context.Context, e *fakeEngine, op *lifecyclev1alpha1.Operation, _ *clusterv1alpha1.Provision) error {
@@ -168,7 +169,7 @@ func TestOperationsOfUsers(t *testing.T) {
 func TestHistory(t *testing.T) {
 	h := newHub(t)
 	dir := filepath.Join(h.dataDir, "logs", "operations")
-	for i := range maxKept + 3 {
+	for i := range lifecycle.MaxEnded + 3 {
 		op := operation(fmt.Sprintf("old-%02d", i), lifecyclev1alpha1.OperationSpec{Cluster: "elm", Action: lifecyclev1alpha1.ActionApply})
 		h.create(t, op)
 		op.Status.Phase = lifecyclev1alpha1.PhaseSucceeded
@@ -190,7 +191,7 @@ func TestHistory(t *testing.T) {
 			return false, err.Error()
 		}
 		got := fmt.Sprintf("%d Operations and %d logs from %s", len(list.Items), len(logs), logs[0].Name())
-		return got == fmt.Sprintf("%d Operations and %d logs from old-03", maxKept, maxKept), got
+		return got == fmt.Sprintf("%d Operations and %d logs from old-03", lifecycle.MaxEnded, lifecycle.MaxEnded), got
 	})
 }
 

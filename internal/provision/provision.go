@@ -87,10 +87,6 @@ type Provisioner struct {
 
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request] // set before the first Reconcile
 
-	binding     sync.Mutex
-	storedBound bool // guarded by binding
-	bound       reconciler.Attempt
-
 	mu sync.Mutex
 	// settled has, by name, the clusters whose hosts match the spec.
 	settled map[string]settled
@@ -187,20 +183,12 @@ func matters() predicate.Predicate {
 	}}
 }
 
-// Prepared returns a channel that is closed once the provisioner has written what a start writes on
-// the hub, or has failed to once.
-func (p *Provisioner) Prepared() <-chan struct{} { return p.bound.Ended() }
-
 // Start implements manager.Runnable. It returns when ctx has ended and all runs have recorded their
 // progress.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.sweepLogs(ctx); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove the logs of Operations that are gone")
 	}
-	if err := p.bindStored(ctx); err != nil && ctx.Err() == nil {
-		ctrl.LoggerFrom(ctx).Error(err, "bind the credentials of hosts; the next run tries again")
-	}
-	p.bound.End()
 	p.lookAtCertificates(ctx)
 	p.runs.wait()
 	return nil

@@ -1,15 +1,12 @@
 package provision
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,63 +220,6 @@ func TestStateIsFenced(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestStateOfEarlierVersion reads a state that a hub stored before states had a version. After an
-// interrupted Save, all keys are still readable.
-func TestStateOfEarlierVersion(t *testing.T) {
-	s := newStore(t, "one")
-	content, err := os.ReadFile("testdata/state.v0.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := shelf{cluster: "oak"}.secret("")
-	old.Data = map[string][]byte{stateKey: content}
-	if err := s.Client.Create(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
-	want := load(t, s, "oak")
-	if len(want.ID) != 64 || len(want.Authorities) != 4 || len(want.Keys) != 16 || len(want.Renewed) != 15 || want.Applied == nil {
-		t.Fatalf("id %s, %d authorities, %d leaves, %d successors", want.ID, len(want.Authorities), len(want.Keys), len(want.Renewed))
-	}
-	for writes := int32(0); ; writes++ {
-		cut := &cutOff{Client: s.Client}
-		cut.left.Store(writes)
-		err := (&Store{Client: cut}).Save(t.Context(), load(t, s, "oak"))
-		got := load(t, s, "oak")
-		if d := cmp.Diff(want, got, unexported, cmpopts.IgnoreFields(lifecycle.State{}, "Generation")); d != "" {
-			t.Fatalf("after %d writes the state is another (-want +got):\n%s", writes, d)
-		}
-		if err == nil {
-			break
-		}
-	}
-	if d := cmp.Diff([]string{"oak.lifecycle", "oak.lifecycle.h-1", "oak.lifecycle.h-2"}, slices.Sorted(maps.Keys(secrets(t, s.Client)))); d != "" {
-		t.Errorf("Secrets (-want +got):\n%s", d)
-	}
-}
-
-// cutOff accepts a number of writes and then fails.
-type cutOff struct {
-	client.Client
-
-	left atomic.Int32
-}
-
-var errCut = errors.New("cut off")
-
-func (c *cutOff) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
-	if c.left.Add(-1) < 0 {
-		return errCut
-	}
-	return c.Client.Create(ctx, o, opts...)
-}
-
-func (c *cutOff) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-	if c.left.Add(-1) < 0 {
-		return errCut
-	}
-	return c.Client.Patch(ctx, o, p, opts...)
 }
 
 func TestStateThatCannotBeKept(t *testing.T) {

@@ -118,7 +118,6 @@ func (s *Store) Operation(ctx context.Context, name string) (*lifecyclev1alpha1.
 	if err := s.Client.Get(ctx, client.ObjectKey{Name: name}, op); err != nil {
 		return nil, fmt.Errorf("get operation %s: %w", name, err)
 	}
-	op.Spec.Unflatten()
 	return op, nil
 }
 
@@ -131,9 +130,6 @@ func (s *Store) Operations(ctx context.Context, cluster string) ([]lifecyclev1al
 	list := &lifecyclev1alpha1.OperationList{}
 	if err := s.Cached.List(ctx, list, opts...); err != nil {
 		return nil, fmt.Errorf("list the operations of cluster %s: %w", cluster, err)
-	}
-	for i := range list.Items {
-		list.Items[i].Spec.Unflatten()
 	}
 	slices.SortFunc(list.Items, inOrder)
 	return list.Items, nil

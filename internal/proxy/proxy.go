@@ -4,6 +4,7 @@
 // the request. Headers in which the client states an identity (Authorization, Impersonate-*,
 // X-Remote-*) are dropped, since the member would trust them. Bodies are streamed in both
 // directions, and upgrades (exec, attach and port-forward, over SPDY or WebSocket) are forwarded.
+// Of answers, what is more than content stops here; see Confine.
 package proxy
 
 import (
@@ -13,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,7 +119,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 			pr.SetXForwarded()
 		},
-		Transport:     transport.NewImpersonatingRoundTripper(as, through),
+		Transport:     Confine(transport.NewImpersonatingRoundTripper(as, through)),
 		FlushInterval: -1, // flush at once, for watches and logs
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) {
@@ -138,20 +140,35 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, cluster, path stri
 }
 
 // HasDots reports whether a path has a segment . or .., escaped any number of times. Behind a front
-// end that cleans paths and serves several clusters, such a path could lead to another cluster.
+// end that cleans paths and serves several clusters, such a path could lead to another cluster. The
+// time is linear in the length of the path.
 func HasDots(path string) bool {
-	for {
-		for _, segment := range strings.FieldsFunc(path, func(r rune) bool { return r == '/' || r == '\\' }) {
-			if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
-				return true
-			}
+	for segment := range strings.FieldsFuncSeq(unescape(path), func(r rune) bool { return r == '/' || r == '\\' }) {
+		if name, _, _ := strings.Cut(segment, ";"); name == "." || name == ".." {
+			return true
 		}
-		next, err := url.PathUnescape(path)
-		if err != nil || next == path {
-			return false
-		}
-		path = next
 	}
+	return false
+}
+
+// unescape replaces the escapes of a path, and those that they are a part of, until none is left.
+// Each byte is looked at once when it is read, and once when it completes an escape.
+func unescape(path string) string {
+	if !strings.Contains(path, "%") {
+		return path
+	}
+	out := make([]byte, 0, len(path))
+	for i := range len(path) {
+		out = append(out, path[i])
+		for n := len(out) - 3; n >= 0 && out[n] == '%'; n = len(out) - 3 {
+			b, err := strconv.ParseUint(string(out[n+1:]), 16, 8)
+			if err != nil {
+				break
+			}
+			out = append(out[:n], byte(b))
+		}
+	}
+	return string(out)
 }
 
 var errLedAway = errors.New("it answers with a redirect that leads out of the cluster, which is refused")
@@ -195,9 +212,11 @@ func isQuick(r *http.Request, path string) bool {
 		!strings.Contains(path, "/watch/") && !strings.Contains(path+"/", "/proxy/")
 }
 
-// dropIdentity removes all headers in which a client could state an identity.
+// dropIdentity removes all headers in which a client could state an identity, and cookies, which
+// browsers send to every port of a host: members set none, so they are for others.
 func dropIdentity(h http.Header) {
 	h.Del("Authorization")
+	h.Del("Cookie")
 	for name := range h {
 		if strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
 			delete(h, name)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -644,6 +645,35 @@ func TestHungMember(t *testing.T) {
 	for range long {
 		if got := <-codes; got != http.StatusTeapot {
 			t.Errorf("what may take long ended with %d, want the cluster's answer", got)
+		}
+	}
+}
+
+// TestHasDots: however dots are escaped, they are found, and a path that is twice as long costs at
+// most about twice as much.
+func TestHasDots(t *testing.T) {
+	for path, want := range map[string]bool{
+		"": false, "/": false, "/api": false, "/..": true, "..": true, "/a/./b": true, "/a../b": false, "/...": false, "/..;x/a": true, `\..\a`: true, "/%2e%2E": true, "/%252e%252e": true,
+		"/a%2f..%2fb": true, "/%25252525252e%2e": true, "/100%": false, "/100%/..": true, "/%zz/%2e%2e": true, "/%2%35%32e.": true, "/a%2": false, "/%2f%2f": false, "/.%5c": true,
+	} {
+		if got := HasDots(path); got != want {
+			t.Errorf("%s: %t", path, got)
+		}
+	}
+	for name, path := range map[string]func(n int) string{
+		"Nested": func(n int) string { return "%" + strings.Repeat("25", n/2) }, "Many": func(n int) string { return strings.Repeat("%252525", n/7) },
+		"Segments": func(n int) string { return strings.Repeat("/a", n/2) }, "Semicolons": func(n int) string { return strings.Repeat(";", n) },
+	} {
+		bytes := func(n int) uint64 {
+			text := path(n)
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			HasDots(text)
+			runtime.ReadMemStats(&after)
+			return after.TotalAlloc - before.TotalAlloc
+		}
+		if once, twice := bytes(4000), bytes(8000); twice > 5*once/2+64<<10 {
+			t.Errorf("%s: %d bytes for 4000, %d for 8000", name, once, twice)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -34,7 +35,8 @@ const (
 	// APIOnly is an API server: objects are stored, nothing acts on them.
 	APIOnly Tier = iota
 	// Simulated adds the controllers, the scheduler and KWOK: pods become ready on nodes
-	// that do not exist.
+	// that do not exist, and each of their containers has one line of log. No program runs in
+	// them: KWOK would run the commands of an exec on this machine, so it answers none.
 	Simulated
 )
 
@@ -66,6 +68,8 @@ type Cluster struct {
 	Name string
 	dir  string
 	port *process.Port
+	// kubelets is the port at which KWOK serves the logs of containers; nil without KWOK.
+	kubelets *process.Port
 }
 
 // Prepare makes the keys, certificates and addresses of the named clusters in a
@@ -93,6 +97,14 @@ func Prepare(o Options, names ...string) (_ *Clusters, err error) {
 			return nil, err
 		}
 		m.clusters = append(m.clusters, one)
+		if o.Tier == Simulated {
+			if one.kubelets, err = keepPort(filepath.Join(one.dir, "kubelet-port")); err != nil {
+				return nil, err
+			}
+			if err := os.WriteFile(one.file("container.log"), []byte(containerLog), 0o600); err != nil {
+				return nil, err
+			}
+		}
 		if err := one.prepare(); err != nil {
 			return nil, fmt.Errorf("prepare cluster %s: %w", name, err)
 		}
@@ -105,6 +117,9 @@ func (m *Clusters) Close() error {
 	var errs []error
 	for _, one := range m.clusters {
 		errs = append(errs, one.port.Release())
+		if one.kubelets != nil {
+			errs = append(errs, one.kubelets.Release())
+		}
 	}
 	m.clusters = nil
 	return errors.Join(errs...)
@@ -135,6 +150,10 @@ func keepPort(path string) (*process.Port, error) {
 	}
 	return port, nil
 }
+
+// containerLog is the log of every container, in the format of container runtimes: time, stream, F
+// for a full line.
+const containerLog = "2026-01-01T00:00:00Z stdout F This container is simulated: no program runs in it.\n"
 
 func (m *Cluster) file(name string) string { return filepath.Join(m.dir, name) }
 
@@ -268,6 +287,7 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 			"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged=true",
 			"--etcd-servers=" + etcd, "--etcd-prefix=/" + m.Name,
 			"--etcd-compaction-interval=0", "--etcd-count-metric-poll-period=0", "--etcd-db-metric-poll-interval=0",
+			"--kubelet-preferred-address-types=InternalIP",
 			"--endpoint-reconciler-type=none", "--enable-priority-and-fairness=false",
 			"--event-ttl=10m", "--profiling=false",
 			"--disable-admission-plugins=" + m.unwanted(all.options.Tier),
@@ -287,6 +307,15 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 			After:   []string{apiserver},
 		}
 	}
+	kwok := component(
+		"kwok", "kwok",
+		"--kubeconfig="+m.file("kubeconfig"), "--manage-all-nodes", "--node-lease-duration-seconds=200",
+		"--node-ip="+loopback, "--node-port="+strconv.Itoa(m.kubelets.Number),
+		"--server-address="+net.JoinHostPort(loopback, strconv.Itoa(m.kubelets.Number)),
+		"--tls-cert-file="+m.file("tls.crt"), "--tls-private-key-file="+m.file("tls.key"),
+	)
+	kwok.Env = maps.Clone(kwok.Env)
+	kwok.Env["KWOK_CONTAINER_LOG"] = m.file("container.log")
 	return append(
 		plan,
 		component(
@@ -295,9 +324,10 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 			"--service-account-private-key-file="+m.file("service-accounts.key"), "--root-ca-file="+m.file("tls.crt"),
 			"--controllers="+strings.Join([]string{
 				"clusterrole-aggregation-controller", "cronjob-controller", "daemonset-controller", "deployment-controller",
-				"disruption-controller", "endpointslice-controller", "garbage-collector-controller", "job-controller",
-				"namespace-controller", "pod-garbage-collector-controller", "replicaset-controller",
-				"root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+				"disruption-controller", "endpointslice-controller", "garbage-collector-controller",
+				"horizontal-pod-autoscaler-controller", "job-controller", "namespace-controller",
+				"persistentvolume-binder-controller", "pod-garbage-collector-controller", "replicaset-controller",
+				"replicationcontroller-controller", "resourcequota-controller", "root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
 				"statefulset-controller", "ttl-after-finished-controller",
 			}, ","),
 		),
@@ -305,10 +335,7 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 			"scheduler", "kube-scheduler",
 			"--kubeconfig="+m.file("kubeconfig"), "--leader-elect=false", "--secure-port=0",
 		),
-		component(
-			"kwok", "kwok",
-			"--kubeconfig="+m.file("kubeconfig"), "--manage-all-nodes", "--node-lease-duration-seconds=200",
-		),
+		kwok,
 	)
 }
 

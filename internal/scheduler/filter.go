@@ -198,8 +198,8 @@ type Fence interface {
 	// nothing.
 	Allows(c *Cluster) bool
 	Tolerates(c *Cluster, t *corev1.Taint) bool
-	// Closed is the message why a cluster is not allowed. Ungranted is the message why a taint may
-	// not be tolerated.
+	// Closed is the message why a cluster is not allowed, for users who see all clusters. Ungranted
+	// is the message why a taint may not be tolerated; users of the namespace read it.
 	Closed() string
 	Ungranted() string
 }

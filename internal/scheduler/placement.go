@@ -200,11 +200,15 @@ func (p *Placement) weigh(c *Cluster) int64 {
 	return greatest
 }
 
-// Concerns reports whether a change of a cluster may change where an object of the kind is placed,
-// or its verdicts. before is nil for a new cluster, after for a removed one. fence may be nil.
-// placed is true if the object is in the cluster. A cluster that stops answering changes nothing:
-// the object stays where it is placed, and no object waits for a cluster to be unreachable.
+// Concerns reports whether a change of a cluster may change where an object of the kind is
+// placed, or its verdicts. before is nil for a new cluster, after for a removed one. fence may be
+// nil. placed is true if the object is in the cluster. A cluster that stops answering changes
+// nothing: the object stays where it is placed, and no object waits for a cluster to be
+// unreachable. Nor does a cluster that is closed before and after, unless the object is in it.
 func (p *Placement) Concerns(before, after *Cluster, kind schema.GroupVersionKind, fence Fence, placed bool) bool {
+	if !placed && fence != nil && (before == nil || !fence.Allows(before)) && (after == nil || !fence.Allows(after)) {
+		return false
+	}
 	if before == nil || after == nil || before.UID != after.UID {
 		either := after
 		if either == nil {

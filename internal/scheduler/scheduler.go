@@ -6,6 +6,10 @@
 // the cluster. Unreachability, a kind that is not served, a new taint, missing capacity, another
 // object and a fence only keep new objects out.
 //
+// A cluster that the fence closes to the object, and that the object is not in, decides nothing:
+// the placement, the reason and the message are those of a fleet without that cluster, because
+// the users of the namespace read them. Only Verdicts.All and Verdicts.Of have such clusters.
+//
 // Spread constraints then choose among the clusters that passed. Clusters that have the object come
 // first, then those with the most capacity or weight. Last, the replicas are divided.
 //
@@ -78,7 +82,8 @@ type Result struct {
 	// Clusters has fewer replicas than the object requests.
 	Reason  string
 	Message string
-	// Unmatched is true if the policy selects no cluster. Then nothing stays.
+	// Unmatched is true if the policy selects no cluster that the object may be in. Then nothing
+	// stays.
 	Unmatched bool
 }
 
@@ -144,10 +149,14 @@ func place(clusters []*Cluster, r Request) Result {
 		a.judge(&r)
 	}
 	v := a.verdicts(&r)
-	if !selection.matched && r.Placement.wrongAffinity == nil {
+	if !a.matched() && r.Placement.wrongAffinity == nil {
+		message := "the policy selects no cluster of the fleet"
+		if r.Fence != nil {
+			message = "the policy selects no cluster that the namespace may use"
+		}
 		return Result{
 			Shared: r.Shared, Verdicts: v, Reason: workv1alpha2.ReasonNoClusterFits, Unmatched: true,
-			Message: "the policy selects no cluster of the fleet" + v.details(true),
+			Message: message + v.details(true),
 		}
 	}
 	if why == "" {
@@ -216,6 +225,16 @@ func (a *attempt) judge(r *Request) {
 	}
 }
 
+// matched reports whether a term selects a cluster that the object may be in. It needs rejected.
+func (a *attempt) matched() bool {
+	for i, rejected := range a.rejected {
+		if rejected&(1<<fenced) == 0 && a.selection.selects(i) {
+			return true
+		}
+	}
+	return false
+}
+
 func (a *attempt) try(r *Request) {
 	a.targets, a.shortage, a.why, a.unspread, a.cramped = nil, "", "", nil, false
 	if a.judge(r); len(a.options) > 0 {
@@ -242,9 +261,9 @@ func (a *attempt) result(r *Request) Result {
 	result := Result{
 		Clusters: a.targets, Shared: r.divided(), Group: r.Placement.terms[r.term].name, Verdicts: v, Reason: workv1alpha2.ReasonScheduled,
 	}
-	candidates := len(v.unknown)
+	candidates := len(v.absent())
 	for _, rejected := range v.rejected {
-		if selected(rejected) {
+		if rejected&(1<<fenced) == 0 && selected(rejected) {
 			candidates++
 		}
 	}

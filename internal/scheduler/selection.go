@@ -10,7 +10,6 @@ type selection struct {
 	terms    int
 	tiers    []int8 // index i*terms+t: the tier of cluster i in term t
 	weights  []int64
-	matched  bool // a term selects at least one cluster
 }
 
 // memo keeps the last selection of a placement, for speed only.
@@ -41,11 +40,13 @@ func (p *Placement) selection(clusters []*Cluster) *selection {
 				s.weights[i] = p.weigh(c)
 			}
 		}
-		s.matched = s.matched || first(tiers) != noTier
 	}
 	p.memo.last.Store(s)
 	return s
 }
+
+// selects reports whether a term selects cluster i.
+func (s *selection) selects(i int) bool { return first(s.tiers[i*s.terms:(i+1)*s.terms]) != noTier }
 
 func first(tiers []int8) int8 {
 	for _, tier := range tiers {

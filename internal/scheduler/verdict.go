@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"maps"
 	"math/bits"
 	"slices"
@@ -25,7 +24,10 @@ type Verdict struct {
 	Clusters        []string // sorted by name
 }
 
-const unknownMessage = "UnknownCluster, clusterNames names a cluster that was never joined"
+const (
+	unknownMessage = "UnknownCluster, clusterNames names a cluster that was never joined"
+	absentMessage  = "UnknownCluster, clusterNames names a cluster that was never joined, or that the namespace may not use"
+)
 
 // Of returns all reasons why an object is not in a cluster, in the filters' order. The result is
 // empty if the object is in the cluster, or no such cluster exists. An object that stays in a
@@ -54,10 +56,11 @@ func (v *Verdicts) Of(cluster string) []Verdict {
 }
 
 func (v *Verdicts) staysFenced(clusters []string) Verdict {
-	return Verdict{Reason: ReasonStaysFenced, Message: v.request.Fence.Closed() + staysMessage, Clusters: clusters}
+	return Verdict{Reason: ReasonStaysFenced, Message: v.request.Fence.Closed() + "; what was placed there before stays", Clusters: clusters}
 }
 
-const staysMessage = "; what was placed there before stays"
+// staysMessage does not name the ClusterAccess, unlike the verdict.
+const staysMessage = "the namespace may not use it any more, and what was placed there before stays"
 
 const noReplicasMessage = "it fits, and no replica fell to it"
 
@@ -163,9 +166,23 @@ func (v *Verdicts) All() []Verdict {
 // whenever any cluster joins.
 func selected(r rejections) bool { return r&(1<<affinity|1<<otherGroup) == 0 }
 
+// absent returns the names in the affinities that are of no cluster, and of clusters that are
+// closed to the object: a user of the namespace cannot tell them apart. The names are sorted.
+func (v *Verdicts) absent() []string {
+	if v.request.Fence == nil {
+		return v.unknown
+	}
+	var names []string
+	for _, name := range v.request.Placement.named {
+		if i := find(v.clusters, name); i < 0 || v.rejected[i]&(1<<fenced) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // details lists why each cluster was not chosen; clusters that the affinity does not select only if
-// all is set. Fenced clusters are only counted, except those that the policy names and those in
-// which the object stays.
+// all is set. Clusters that are closed to the object are left out.
 func (v *Verdicts) details(all bool) string {
 	var said []byte
 	count := 0
@@ -174,28 +191,22 @@ func (v *Verdicts) details(all bool) string {
 			said = append(append(append(append(said, "; "...), cluster...), ": "...), message()...)
 		}
 	}
-	for _, name := range v.unknown {
-		say(name, func() string { return unknownMessage })
+	missing := unknownMessage
+	if v.request.Fence != nil {
+		missing = absentMessage
 	}
-	hidden := 0
+	for _, name := range v.absent() {
+		say(name, func() string { return missing })
+	}
 	for i, rejected := range v.rejected {
-		switch {
-		case rejected&(1<<fenced) != 0 && !slices.Contains(v.request.Placement.named, v.clusters[i].Name):
-			if selected(rejected) {
-				hidden++
-			}
-		case rejected != 0 && (all || selected(rejected)):
+		if rejected&(1<<fenced) == 0 && rejected != 0 && (all || selected(rejected)) {
 			say(v.clusters[i].Name, func() string {
 				return filters[bits.TrailingZeros16(uint16(rejected))].message(&v.request, v.clusters[i])
 			})
 		}
 	}
 	for _, name := range v.stays {
-		say(name, func() string { return v.request.Fence.Closed() + staysMessage })
+		say(name, func() string { return staysMessage })
 	}
-	text := string(said) + more(count, "; ")
-	if hidden > 0 {
-		text += fmt.Sprintf("; %d clusters closed: %s", hidden, v.request.Fence.Closed())
-	}
-	return text
+	return string(said) + more(count, "; ")
 }

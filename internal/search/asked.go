@@ -98,11 +98,11 @@ func (s *Search) about(ctx context.Context, at location, k kind, key string) err
 		if err != nil {
 			return err
 		}
-		why, err := s.checkField(ctx, at, k, path)
-		if err != nil || why == "" {
+		whys, err := s.checkPaths(ctx, at, k, []store.FieldPath{path})
+		if err != nil || whys[0] == "" {
 			return err
 		}
-		return unlike("%s have no %s: %s", at.GroupResource(), key, why)
+		return unlike("%s have no %s: %s", at.GroupResource(), key, whys[0])
 	case key == query.Image && !store.FieldOf(at.Group, at.Resource, store.FieldImages):
 		return unlike("%s have no images", at.GroupResource())
 	case key == query.Uses && !store.FieldOf(at.Group, at.Resource, store.FieldReferences):
@@ -126,23 +126,28 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 			k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], out)
 		}
 	}
+	said := map[string]bool{} // keys of which about said that the type may have them
+	var clusters []string
 	for _, t := range a.query.Terms {
 		if t.Key == query.Kind && t.IsKind(at.Group, kindNames(*k)) == t.Not {
 			return unlike("%s is not %s, of which the path is", t, at.GroupResource())
 		}
-		if err := s.about(ctx, at, *k, t.Key); err != nil {
-			return err
+		if !said[t.Key] {
+			if err := s.about(ctx, at, *k, t.Key); err != nil {
+				return err
+			}
+			said[t.Key] = true
 		}
 		if t.Key != query.Cluster {
 			continue
 		}
+		if clusters == nil {
+			clusters = s.Clusters()
+		}
 		for _, v := range t.Values {
-			if !v.Glob && (!slices.Contains(s.Clusters(), v.Text) || seen.fence != nil && seen.closed(v.Text)) {
-				refused := apierrors.NewBadRequest(fmt.Sprintf("parameter q: %q is not a cluster of the fleet", v.Text))
-				if slices.Contains(s.Clusters(), v.Text) {
-					return closedError{refused}
-				}
-				return refused
+			if !v.Glob && (!slices.Contains(clusters, v.Text) || seen.fence != nil && seen.closed(v.Text)) {
+				// A search of every kind goes on with the next one, whether the cluster is closed or absent.
+				return closedError{noClusterIn("q", v.Text)}
 			}
 		}
 		only(func(cluster string) bool {
@@ -186,8 +191,11 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	if q.Labels == nil {
 		q.Labels = labels.Everything()
 	}
+	// What is appended to must not be shared with the queries of other types.
+	q.NameContains, q.Texts, q.Fields = slices.Clip(q.NameContains), slices.Clip(q.Texts), slices.Clip(q.Fields)
+	var required labels.Requirements
 	for _, t := range a.query.Terms {
-		left, err := a.pushTerm(q, t)
+		left, err := a.pushTerm(q, t, &required)
 		if err != nil {
 			return nil, err
 		}
@@ -196,8 +204,11 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	q.CreatedFrom, q.CreatedBefore = a.query.Between(a.now)
 	if a.filter != nil {
 		for _, e := range a.filter.Equalities() {
-			pushEquality(q, e)
+			pushEquality(q, e, &required)
 		}
+	}
+	if len(required) > 0 {
+		q.Labels = q.Labels.Add(required...) // at once: each Add copies and sorts all
 	}
 	if !rest && a.filter == nil {
 		return nil, nil //nolint:nilnil // there is nothing to look for
@@ -224,8 +235,9 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	}, nil
 }
 
-// pushTerm adds a term to a query, as far as the store can tell, and says whether something of it is left.
-func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
+// pushTerm adds a term to a query, as far as the store can tell, and says whether something of it
+// is left. What it requires of labels is added to required.
+func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirements) (left bool, err error) {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	pattern := func(namespace bool, values ...query.Value) {
 		p := store.Pattern{Namespace: namespace, Not: t.Not}
@@ -243,7 +255,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		}
 		if !v.Glob {
 			if most := 10; !t.Not && len(q.NameContains) < most && len(v.Text) <= 253 { // of so many an index may tell
-				q.NameContains = append(slices.Clip(q.NameContains), v.Text)
+				q.NameContains = append(q.NameContains, v.Text)
 				return false, nil
 			}
 			q.Patterns = append(q.Patterns, store.Pattern{Globs: []store.Glob{{"", v.Text, ""}}, Not: t.Not})
@@ -264,9 +276,9 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 			pattern(true, t.Values...)
 		}
 	case query.Label:
-		return pushLabel(q, t, globbed)
+		return pushLabel(required, t, globbed)
 	case query.Text:
-		q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases(), Not: t.Not})
+		q.Texts = append(q.Texts, store.FullText{Any: t.Phrases(), Not: t.Not})
 	case query.Phase:
 		pushField(q, t, "status.phase")
 		return true, nil
@@ -275,7 +287,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		return true, nil
 	case query.Image:
 		if !globbed && !t.Not { // what has the words in an image has them in its text
-			q.Texts = append(slices.Clip(q.Texts), store.FullText{Any: t.Phrases()})
+			q.Texts = append(q.Texts, store.FullText{Any: t.Phrases()})
 		}
 		pushField(q, t, store.FieldImages)
 		return true, nil
@@ -287,7 +299,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term) (left bool, err error) {
 		if state == "" || !store.FieldOf(q.Group, q.Resource, store.FieldIs) {
 			return true, nil
 		}
-		q.Fields = append(slices.Clip(q.Fields), store.FieldRequirement{Path: store.FieldIs, Operator: selection.Equals, Value: state})
+		q.Fields = append(q.Fields, store.FieldRequirement{Path: store.FieldIs, Operator: selection.Equals, Value: state})
 	default:
 		return true, nil
 	}
@@ -320,7 +332,7 @@ func pushPrefix(q *store.Query, t query.Term) bool {
 }
 
 // pushLabel adds a term of a label. Of patterns the store looks for the label only.
-func pushLabel(q *store.Query, t query.Term, globbed bool) (left bool, err error) {
+func pushLabel(required *labels.Requirements, t query.Term, globbed bool) (left bool, err error) {
 	var op selection.Operator
 	var values []string
 	switch {
@@ -339,7 +351,7 @@ func pushLabel(q *store.Query, t query.Term, globbed bool) (left bool, err error
 	if err != nil {
 		return false, apierrors.NewBadRequest(fmt.Sprintf("parameter q: %s: %v", t, err))
 	}
-	q.Labels = q.Labels.Add(*r)
+	*required = append(*required, *r)
 	return globbed, nil
 }
 
@@ -349,7 +361,7 @@ func pushField(q *store.Query, t query.Term, path string) {
 		return
 	}
 	if len(t.Values) == 1 && !t.Values[0].Glob && path != store.FieldImages {
-		q.Fields = append(slices.Clip(q.Fields), store.FieldRequirement{Path: path, Operator: selection.Equals, Value: t.Values[0].Text})
+		q.Fields = append(q.Fields, store.FieldRequirement{Path: path, Operator: selection.Equals, Value: t.Values[0].Text})
 		return
 	}
 	var mentions []string
@@ -361,7 +373,7 @@ func pushField(q *store.Query, t query.Term, path string) {
 }
 
 // pushEquality adds what an expression has as a condition, where the store has a better way to it than to read objects.
-func pushEquality(q *store.Query, e expression.Equality) {
+func pushEquality(q *store.Query, e expression.Equality, required *labels.Requirements) {
 	switch path := e.Path; {
 	case len(path) == 2 && path[0] == "metadata" && path[1] == "name":
 		if q.Names == nil {
@@ -371,10 +383,10 @@ func pushEquality(q *store.Query, e expression.Equality) {
 		q.Patterns = append(q.Patterns, store.Pattern{Namespace: true, Globs: []store.Glob{{e.Value}}})
 	case len(path) == 3 && path[0] == "metadata" && path[1] == "labels":
 		if r, err := labels.NewRequirement(path[2], selection.Equals, []string{e.Value}); err == nil {
-			q.Labels = q.Labels.Add(*r)
+			*required = append(*required, *r)
 		}
 	case e.Value != "" && store.FieldOf(q.Group, q.Resource, strings.Join(path, ".")):
-		q.Fields = append(slices.Clip(q.Fields), store.FieldRequirement{Path: strings.Join(path, "."), Operator: selection.Equals, Value: e.Value})
+		q.Fields = append(q.Fields, store.FieldRequirement{Path: strings.Join(path, "."), Operator: selection.Equals, Value: e.Value})
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,8 +39,7 @@ type collection struct {
 
 var collections = map[string]collection{
 	"any": {"what the parameters groups and resources name", func(p params, t schema.GroupVersionResource, _ string) bool {
-		return slices.ContainsFunc(p.groups, func(g string) bool { return namesGroup(g, t) }) ||
-			slices.ContainsFunc(p.resources, func(r string) bool { return namesResource(r, t) })
+		return hasOne(p.groups, groupTexts(t)) || hasOne(p.resources, resourceTexts(t))
 	}},
 	"workloads": {"deployments, statefulsets and daemonsets", func(_ params, t schema.GroupVersionResource, _ string) bool {
 		return t.Group == "apps" && slices.Contains([]string{"deployments", "statefulsets", "daemonsets"}, t.Resource)
@@ -51,32 +49,48 @@ var collections = map[string]collection{
 	}},
 }
 
-// coreGroup is the group "" as requests write it.
-func coreGroup(g string) string {
-	if g == "core" || g == "api" {
-		return ""
-	}
-	return g
+// hasOne reports whether one of some texts is in a sorted list.
+func hasOne(sorted, texts []string) bool {
+	return slices.ContainsFunc(texts, func(text string) bool {
+		_, found := slices.BinarySearch(sorted, text)
+		return found
+	})
 }
 
-// namesGroup says whether a group, or GROUP/VERSION, is that of a type.
-func namesGroup(text string, t schema.GroupVersionResource) bool {
-	group, v, _ := strings.Cut(text, "/")
-	return coreGroup(group) == t.Group && (v == "" || v == t.Version)
-}
-
-// namesResource says whether RESOURCE.GROUP, GROUP/RESOURCE or GROUP/VERSION/RESOURCE is a type.
-func namesResource(text string, t schema.GroupVersionResource) bool {
-	switch parts := strings.Split(text, "/"); len(parts) {
-	case 1:
-		return schema.ParseGroupResource(text) == t.GroupResource()
-	case 2:
-		return coreGroup(parts[0]) == t.Group && parts[1] == t.Resource || parts[0] == "v1" && t.Group == "" && t.Version == "v1" && parts[1] == t.Resource
-	case 3:
-		return coreGroup(parts[0]) == t.Group && parts[1] == t.Version && parts[2] == t.Resource
+// groupNames are the names by which requests may call a group.
+func groupNames(group string) []string {
+	switch group {
+	case "":
+		return []string{"", "core", "api"}
+	case "core", "api":
+		return nil
 	default:
-		return false
+		return []string{group}
 	}
+}
+
+// groupTexts are the values of the parameter groups that select a type: GROUP and GROUP/VERSION.
+func groupTexts(t schema.GroupVersionResource) (texts []string) {
+	for _, group := range groupNames(t.Group) {
+		texts = append(texts, group, group+"/", group+"/"+t.Version)
+	}
+	return texts
+}
+
+// resourceTexts are the values of the parameter resources that select a type: RESOURCE.GROUP,
+// GROUP/RESOURCE and GROUP/VERSION/RESOURCE.
+func resourceTexts(t schema.GroupVersionResource) []string {
+	texts := []string{t.Resource + "." + t.Group}
+	if t.Group == "" {
+		texts = append(texts, t.Resource)
+		if t.Version == "v1" {
+			texts = append(texts, "v1/"+t.Resource)
+		}
+	}
+	for _, group := range groupNames(t.Group) {
+		texts = append(texts, group+"/"+t.Resource, group+"/"+t.Version+"/"+t.Resource)
+	}
+	return texts
 }
 
 // addCollections adds them to what is discovered.
@@ -99,6 +113,9 @@ func (e entry) key() string { return e.at.String() }
 func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at location) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || at.subresource != "" {
 		return refuse(r, at)
+	}
+	if err := s.admitAny(r.Context()); err != nil {
+		return err
 	}
 	p, err := parseParams(r.URL.Query())
 	if err != nil {
@@ -163,18 +180,26 @@ func listCollections(as form) any {
 	return map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind + "List", "metadata": map[string]any{}, "items": items}
 }
 
-// types are those of a collection that are mirrored, in their order: by group, the preferred version first, and name.
-func (s *Search) types(one collection, p params) (out []schema.GroupVersionResource) {
+// types are those of a collection that are mirrored and of which the caller may know, in their
+// order: by group, the preferred version first, and name.
+func (s *Search) types(ctx context.Context, one collection, p params) (out []schema.GroupVersionResource, err error) {
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()
-		if one.has(p, gvr, t.GroupVersionKind.Kind) && !slices.Contains(out, gvr) {
+		if !one.has(p, gvr, t.GroupVersionKind.Kind) || slices.Contains(out, gvr) {
+			continue
+		}
+		visible, err := s.mayName(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		if visible {
 			out = append(out, gvr)
 		}
 	}
 	slices.SortFunc(out, func(a, b schema.GroupVersionResource) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), -version.CompareKubeAwareVersionStrings(a.Version, b.Version), cmp.Compare(a.Resource, b.Resource))
 	})
-	return out
+	return out, nil
 }
 
 // serveCollection answers with the objects of all types that the caller may list, each as its own list has them.
@@ -184,7 +209,12 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	var entries []entry
 	var refused, missing error
 	var warnings, closed []string
-	for _, gvr := range s.types(one, p) {
+	only := narrowed{}
+	types, err := s.types(ctx, one, p)
+	if err != nil {
+		return err
+	}
+	for _, gvr := range types {
 		e := entry{at: location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}}
 		var err error
 		e.view, err = s.look(ctx, e.at, p, "list")
@@ -192,6 +222,8 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 		case apierrors.IsForbidden(err):
 			refused = err
 			closed = append(closed, gvr.GroupResource().String())
+			continue
+		case isClosed(err) && isUnlike(err): // for the caller there is no such type
 			continue
 		case apierrors.IsNotFound(err), isClosed(err):
 			missing = err
@@ -203,7 +235,8 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 			continue
 		}
 		e.view.kind.others = nil // these versions are entries of their own
-		warnings = append(warnings, s.warnings(e.at, e.view.kind, e.view.seen)...)
+		only.add(gvr.GroupResource(), e.view.seen)
+		warnings = append(warnings, s.typeWarnings(e.at, e.view.kind, e.view.seen)...)
 		entries = append(entries, e)
 	}
 	switch {
@@ -215,10 +248,14 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	case at.name == "any":
 		return notFound("what groups and resources name")
 	}
-	if len(closed) > 0 {
-		warnings = append([]string{"left out, for you may not list them on the hub: " + enumerate(closed)}, warnings...)
+	if text := only.text(closed); text != "" {
+		warnings = append([]string{text}, warnings...)
 	}
-	warnings = append(warnings, s.otherVersions(ctx, at, one, p)...)
+	others, err := s.otherVersions(ctx, at, one, p)
+	if err != nil {
+		return err
+	}
+	warnings = append(warnings, others...)
 	pages, err := s.collect(ctx, entries, p)
 	if err != nil {
 		return err

@@ -8,8 +8,11 @@ import (
 )
 
 // otherVersions are warnings of types that a collection names in one version, and that clusters have in another: they are left out.
-func (s *Search) otherVersions(ctx context.Context, at location, one collection, p params) (warnings []string) {
-	named := s.types(one, p)
+func (s *Search) otherVersions(ctx context.Context, at location, one collection, p params) (warnings []string, err error) {
+	named, err := s.types(ctx, one, p)
+	if err != nil {
+		return nil, err
+	}
 	whatever := p
 	whatever.groups, whatever.resources = nil, nil
 	for _, group := range p.groups {
@@ -22,7 +25,13 @@ func (s *Search) otherVersions(ctx context.Context, at location, one collection,
 		}
 		whatever.resources = append(whatever.resources, resource)
 	}
-	for _, gvr := range s.types(one, whatever) {
+	slices.Sort(whatever.groups)
+	slices.Sort(whatever.resources)
+	all, err := s.types(ctx, one, whatever)
+	if err != nil {
+		return nil, err
+	}
+	for _, gvr := range all {
 		if slices.Contains(named, gvr) {
 			continue
 		}
@@ -32,5 +41,5 @@ func (s *Search) otherVersions(ctx context.Context, at location, one collection,
 		}
 		warnings = append(warnings, fmt.Sprintf("%s of %s are left out: they are in version %s", gvr.GroupResource(), enumerate(v.kind.clusters), gvr.Version))
 	}
-	return warnings
+	return warnings, nil
 }

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/store"
 )
 
@@ -61,7 +63,7 @@ func plain() *columns {
 func (c *columns) definitions() []metav1.TableColumnDefinition {
 	all := make([]metav1.TableColumnDefinition, 0, len(c.heads))
 	for _, h := range c.heads {
-		d := metav1.TableColumnDefinition{Name: h.name, Type: h.typ, Format: h.format}
+		d := metav1.TableColumnDefinition{Name: neutral.Line(h.name), Type: h.typ, Format: h.format}
 		if h.wide {
 			d.Priority = 1
 		}
@@ -69,6 +71,10 @@ func (c *columns) definitions() []metav1.TableColumnDefinition {
 	}
 	return all
 }
+
+// neutralCell returns what an object says as a cell. kubectl shows the first line of a text, and
+// takes a tab for the end of a cell.
+func neutralCell(text string) string { return strings.ReplaceAll(neutral.Text(text), "\t", " ") }
 
 func (c *columns) cells(row store.Row) ([]any, error) {
 	own, err := c.row(row)
@@ -79,9 +85,12 @@ func (c *columns) cells(row store.Row) ([]any, error) {
 	for i, h := range c.heads {
 		if h.cell != nil {
 			cells[i] = h.cell(row)
-			continue
+		} else {
+			cells[i], own = own[0], own[1:]
 		}
-		cells[i], own = own[0], own[1:]
+		if text, ok := cells[i].(string); ok {
+			cells[i] = neutralCell(text)
+		}
 	}
 	return cells, nil
 }

@@ -39,6 +39,14 @@ var groupings = map[string]grouping{
 	query.Image:     {key: query.Image, by: store.By{Field: store.FieldImages}},
 }
 
+// CheckGroup returns an error if a text does not say by what is counted, as the parameter group
+// takes
+// it.
+func CheckGroup(text string) error {
+	_, err := parseGroupings(text)
+	return err
+}
+
 func parseGroupings(text string) (out []grouping, err error) {
 	for name := range strings.SplitSeq(text, ",") {
 		name = strings.TrimSpace(name)
@@ -59,10 +67,9 @@ func parseGroupings(text string) (out []grouping, err error) {
 		if slices.Contains(out, g) {
 			return nil, fmt.Errorf("%s is named twice", name)
 		}
-		out = append(out, g)
-	}
-	if len(out) > mostGroupings {
-		return nil, fmt.Errorf("%d are named, and it is counted by at most %d", len(out), mostGroupings)
+		if out = append(out, g); len(out) > mostGroupings {
+			return nil, fmt.Errorf("more than %d are named, and it is counted by at most %d", mostGroupings, mostGroupings)
+		}
 	}
 	return out, nil
 }
@@ -239,7 +246,7 @@ func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error
 	for _, g := range out.Groups {
 		row := metav1.TableRow{}
 		for _, value := range g.Values {
-			row.Cells = append(row.Cells, or(value, "<none>"))
+			row.Cells = append(row.Cells, neutralCell(or(value, "<none>")))
 		}
 		row.Cells = append(row.Cells, g.Objects)
 		table.Rows = append(table.Rows, row)

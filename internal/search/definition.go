@@ -14,8 +14,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Versions are the versions of groups that a cluster serves ("": any), and of these those of which the mirror may have definitions: groups
-// that Kubernetes does not have. The caller must be one who may know what the cluster serves.
+// Versions are the versions of groups that a cluster serves ("": any), and of these those of which
+// the mirror may have definitions: groups that Kubernetes does not have. The caller must be one who
+// may know what the cluster serves. Types of which the caller may not know are left out.
 func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []schema.GroupVersion, err error) {
 	if cluster != "" {
 		if err := s.authorizeCluster(ctx, cluster); err != nil {
@@ -25,7 +26,11 @@ func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []sc
 			return nil, nil, err
 		}
 	}
-	for group, versions := range s.catalogue(cluster) {
+	c, err := s.catalogueFor(ctx, cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	for group, versions := range c {
 		for v := range versions {
 			gv := schema.GroupVersion{Group: group, Version: v}
 			if all = append(all, gv); !known.IsGroupRegistered(group) {
@@ -47,7 +52,11 @@ const (
 // that has the version, of the clusters in which the caller may list the type. What it refers to of meta.k8s.io/v1 is not in it.
 func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.GroupVersion) (map[string]any, error) {
 	paths, schemas := map[string]any{}, map[string]any{}
-	for _, api := range s.catalogue(cluster)[gv.Group][gv.Version] {
+	c, err := s.catalogueFor(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	for _, api := range c[gv.Group][gv.Version] {
 		defined, listKind, err := s.definition(ctx, cluster, api)
 		if err != nil {
 			return nil, err

@@ -2,18 +2,21 @@ package search
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
 	"orrery.dev/orrery/internal/answer"
 	"orrery.dev/orrery/internal/member"
+	"orrery.dev/orrery/internal/mirror"
 )
 
 // aggregated is the media type of discovery in one document.
@@ -34,12 +37,18 @@ type catalogue map[string]map[string][]member.API
 // catalogue of one cluster, or the union over all. A type that is namespaced in any
 // cluster is namespaced in the union, so that clients can ask for one namespace as well
 // as for all; a request for all of them finds the objects of either scope, and says so.
-func (s *Search) catalogue(cluster string) catalogue {
+func (s *Search) catalogue(cluster string) catalogue { return catalogueOf(s.typesIn(cluster)) }
+
+// typesIn returns the types that are mirrored from one cluster, or from any.
+func (s *Search) typesIn(cluster string) []mirror.Type {
+	return slices.DeleteFunc(slices.Clone(s.Mirror.Types()), func(t mirror.Type) bool {
+		return cluster != "" && !slices.Contains(t.Clusters, cluster)
+	})
+}
+
+func catalogueOf(mirrored []mirror.Type) catalogue {
 	c := catalogue{}
-	for _, t := range s.Mirror.Types() {
-		if cluster != "" && !slices.Contains(t.Clusters, cluster) {
-			continue
-		}
+	for _, t := range mirrored {
 		gvk := t.GroupVersionKind
 		if c[gvk.Group] == nil {
 			c[gvk.Group] = map[string][]member.API{}
@@ -59,6 +68,36 @@ func (s *Search) catalogue(cluster string) catalogue {
 	return c
 }
 
+// mayName reports whether the caller may know that the fleet has a type. Of Kubernetes' own types
+// everybody may, of others a caller who may list it somewhere. Who may list a type in some
+// namespaces may know it only from the clusters that are open to one of them.
+func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
+	seen, err := s.authorize(ctx, location{GroupVersionResource: t.GroupVersionResource()}, params{}, "list")
+	switch {
+	case apierrors.IsForbidden(err):
+		return known.IsGroupRegistered(t.GroupVersionKind.Group), nil
+	case err != nil:
+		return false, err
+	}
+	return seen.fence == nil || slices.ContainsFunc(t.Clusters, func(c string) bool { return !seen.closed(c) }), nil
+}
+
+// catalogueFor is the catalogue of one cluster, or of all, without the types that the caller may not
+// know.
+func (s *Search) catalogueFor(ctx context.Context, cluster string) (catalogue, error) {
+	var visible []mirror.Type
+	for _, t := range s.typesIn(cluster) {
+		ok, err := s.mayName(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			visible = append(visible, t)
+		}
+	}
+	return catalogueOf(visible), nil
+}
+
 // groups by name, without the core group, which has a root of its own.
 func (c catalogue) groups() []string {
 	groups := slices.Sorted(maps.Keys(c))
@@ -72,9 +111,12 @@ func (c catalogue) versions(group string) []string {
 	})
 }
 
-// discover answers with what is mirrored.
+// discover answers with what is mirrored, as far as the caller may know of it.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
-	c := s.catalogue(at.cluster)
+	c, err := s.catalogueFor(r.Context(), at.cluster)
+	if err != nil {
+		return err
+	}
 	c.addConverted()
 	c.addLive(s, at.cluster)
 	c.addCollections()

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -19,6 +20,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/expression"
+	"orrery.dev/orrery/internal/neutral"
 	"orrery.dev/orrery/internal/query"
 	"orrery.dev/orrery/internal/store"
 )
@@ -66,6 +68,9 @@ type everywhere struct {
 
 // serveSearch answers a search of every kind that is asked for: each as its own list would be, one kind after another.
 func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location) error {
+	if err := s.admitAny(r.Context()); err != nil {
+		return err
+	}
 	p, err := parseParams(r.URL.Query())
 	if err != nil {
 		return err
@@ -91,7 +96,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	defer cancel()
 	p.asked.budget = new(expression.Budget)
 	e := &everywhere{Search: s, at: at, params: p, said: map[string]bool{}}
-	if e.kinds, err = s.kindsOf(at, p.asked.query); err != nil {
+	if e.kinds, err = s.kindsOf(ctx, at, p.asked.query); err != nil {
 		return err
 	}
 	if p.group != nil {
@@ -110,9 +115,11 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 }
 
 // kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise, of which Events are among those that have words.
-func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
+// Types of which the caller may not know are as if they were not there.
+func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
-	named := slices.ContainsFunc(terms, func(t query.Term) bool { return !t.Not })
+	first := slices.IndexFunc(terms, func(t query.Term) bool { return !t.Not })
+	named := first >= 0
 	texts := slices.ContainsFunc(q.Of(query.Text), func(t query.Term) bool { return !t.Not })
 	found := map[schema.GroupVersionResource]bool{}
 	for _, t := range s.Mirror.Types() {
@@ -121,10 +128,16 @@ func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 			slices.ContainsFunc(terms, func(term query.Term) bool { return term.IsKind(gvr.Group, kindNames(kind{API: t.API})) == term.Not }) {
 			continue
 		}
-		found[gvr] = true
+		visible, err := s.mayName(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		if visible {
+			found[gvr] = true
+		}
 	}
 	if len(found) == 0 && named {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter q: no kind is mirrored that is %s; %q lists those that are", terms[0], "kubectl --context fleet api-resources"))
+		return nil, s.noKind(ctx, terms[first], apierrors.NewBadRequest(fmt.Sprintf("parameter q: no kind is mirrored that is %s; %q lists those that are", terms[first], "kubectl --context fleet api-resources")))
 	}
 	out := make([]location, 0, len(found))
 	for gvr := range maps.Keys(found) {
@@ -132,6 +145,21 @@ func (s *Search) kindsOf(at location, q query.Query) ([]location, error) {
 	}
 	slices.SortFunc(out, compareKinds)
 	return out, nil
+}
+
+// noKind is the answer to a caller who names a kind and may list nothing of it: because the right
+// is missing, or because no cluster has the kind. Only a caller who may list everything gets the
+// reason.
+func (s *Search) noKind(ctx context.Context, term query.Term, reason error) error {
+	err := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: "*", Version: "*", Resource: "*"})
+	if apierrors.IsForbidden(err) {
+		return failure(http.StatusForbidden, metav1.StatusReasonForbidden, fmt.Sprintf(
+			"parameter q: %s: you may not list such objects on the hub, or no cluster has them; %q lists the types that you may know of", term, "kubectl --context fleet api-resources"))
+	}
+	if err != nil {
+		return err
+	}
+	return reason
 }
 
 func compareKinds(a, b location) int {
@@ -143,6 +171,7 @@ func compareKinds(a, b location) int {
 func (e *everywhere) each(ctx context.Context, from location, f func(at location, v view) (more bool, err error)) error {
 	var unlisted []string
 	var closed error
+	only := narrowed{}
 	seen := false
 	for _, at := range e.kinds {
 		if from.Resource != "" && compareKinds(at, from) < 0 {
@@ -155,8 +184,11 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 		case apierrors.IsForbidden(err):
 			e.refused = cmp.Or(e.refused, err)
 			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
-		case isClosed(err): // there is no such cluster for the caller, where it is of this kind
-			closed = cmp.Or(closed, err)
+		case isClosed(err):
+			// For the caller there is no such cluster, where it is of this kind, or no such kind.
+			if !isUnlike(err) {
+				closed = cmp.Or(closed, err)
+			}
 			continue
 		case isUnlike(err):
 			why = strings.TrimPrefix(err.Error(), "parameter q: ")
@@ -178,16 +210,21 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 		if err != nil {
 			return err
 		}
-		e.warn(e.warnings(at, v.kind, v.seen)...)
+		only.add(at.GroupResource(), v.seen)
+		e.warn(e.typeWarnings(at, v.kind, v.seen)...)
 		if !more {
 			break
 		}
 	}
 	if refused := cmp.Or(closed, e.refused); !seen && refused != nil {
+		terms := e.params.asked.query.Of(query.Kind)
+		if i := slices.IndexFunc(terms, func(t query.Term) bool { return !t.Not }); i >= 0 && closed == nil {
+			return e.noKind(ctx, terms[i], refused)
+		}
 		return refused
 	}
-	if len(unlisted) > 0 {
-		e.warn("left out, since you may not list them on the hub: " + enumerate(unlisted))
+	if text := only.text(unlisted); text != "" {
+		e.warn(text)
 	}
 	return nil
 }
@@ -371,8 +408,8 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 			created = r.Created.Format(time.RFC3339)
 		}
 		row := metav1.TableRow{Cells: []any{
-			r.Kind, r.Cluster, r.Namespace, r.Name, since(r.Created), h.status,
-			schema.GroupVersion{Group: r.Group, Version: r.Version}.String(), created,
+			neutral.Line(r.Kind), r.Cluster, neutral.Line(r.Namespace), neutral.Line(r.Name), since(r.Created), neutral.Line(h.status),
+			neutral.Line(schema.GroupVersion{Group: r.Group, Version: r.Version}.String()), created,
 		}}
 		var o body
 		var err error

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -23,46 +24,66 @@ const definitionsRead = 4
 // are no single value: the answer would be nothing, and look like a truth. Of types whose
 // shape is not known every field may be there.
 func (s *Search) checkFields(ctx context.Context, at location, k kind, requirements []store.FieldRequirement) error {
+	var checked []store.FieldRequirement
+	var paths []store.FieldPath
 	for _, r := range requirements {
-		keys, err := store.ParseFieldPath(r.Path)
+		path, err := store.ParseFieldPath(r.Path)
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
-		if store.Computed(at.Group, at.Resource, r) {
+		if !store.Computed(at.Group, at.Resource, r) {
+			checked, paths = append(checked, r), append(paths, path)
+		}
+	}
+	whys, err := s.checkPaths(ctx, at, k, paths)
+	if err != nil {
+		return err
+	}
+	for i, r := range checked {
+		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
+		if whys[i] == "" || anything && whys[i] == notOneValue { // it may exist, whatever it is
 			continue
 		}
-		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
-		why, err := s.checkField(ctx, at, k, keys)
-		if anything && (why == notOneValue) {
-			continue // it may exist, whatever it is
-		}
-		if err != nil {
-			return err
-		}
-		if why != "" {
-			return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: field %q of %s: %s", r.Path, at.GroupResource(), why))
-		}
+		return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: field %q of %s: %s", r.Path, at.GroupResource(), whys[i]))
 	}
 	return nil
 }
 
-// checkField says why a field cannot be selected; "" if it can.
-func (s *Search) checkField(ctx context.Context, at location, k kind, keys store.FieldPath) (why string, err error) {
+// checkPaths says of each field why it cannot be selected; "" if it can. It reads the definitions
+// of the type once for all fields.
+func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []store.FieldPath) (whys []string, err error) {
+	whys = make([]string, len(paths))
+	var defined []int // the fields that definitions must have
+	for i, path := range paths {
+		var known bool
+		if whys[i], known = checkKnown(at, k, path); !known {
+			defined = append(defined, i)
+		}
+	}
+	if len(defined) == 0 {
+		return whys, nil
+	}
+	return whys, s.inDefinitions(ctx, at, k, paths, whys, defined)
+}
+
+// checkKnown says why a field cannot be selected, or "", of a type whose fields are known without
+// its definition.
+func checkKnown(at location, k kind, keys store.FieldPath) (why string, known bool) {
 	switch {
 	case len(keys) == 1 && (keys[0].Key == "kind" || keys[0].Key == "apiVersion"):
-		return "", nil
+		return "", true
 	case keys[0].Key == "metadata":
-		return inType(reflect.TypeFor[metav1.ObjectMeta](), keys[1:]), nil
+		return inType(reflect.TypeFor[metav1.ObjectMeta](), keys[1:]), true
 	case at.Group == "" && at.Resource == "secrets":
-		return "of secrets only the metadata is searched, whatever is mirrored of them", nil
+		return "of secrets only the metadata is searched, whatever is mirrored of them", true
 	}
 	if t, ok := metricsShapes[k.GroupVersionKind]; ok {
-		return inType(t, keys), nil
+		return inType(t, keys), true
 	}
 	if o, err := scheme.Scheme.New(k.GroupVersionKind); err == nil {
-		return inType(reflect.TypeOf(o), keys), nil
+		return inType(reflect.TypeOf(o), keys), true
 	}
-	return s.inDefinitions(ctx, at, k, keys)
+	return "", false
 }
 
 // inType looks for a field in a Go type by its name in JSON.
@@ -132,9 +153,9 @@ func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// inDefinitions looks for a field in the clusters' CustomResourceDefinitions. It is there if
-// any of them has it.
-func (s *Search) inDefinitions(ctx context.Context, at location, k kind, keys store.FieldPath) (why string, err error) {
+// inDefinitions looks for fields, of which open are the indices, in the clusters'
+// CustomResourceDefinitions, and sets whys. A field is there if any of them has it.
+func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths []store.FieldPath, whys []string, open []int) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",
 		Clusters: append([]string{}, k.clusters...), Names: []string{at.GroupResource().String()}, Limit: definitionsRead,
@@ -142,27 +163,30 @@ func (s *Search) inDefinitions(ctx context.Context, at location, k kind, keys st
 	for {
 		page, err := s.query(ctx, q)
 		if err != nil {
-			return "", err
+			return err
 		}
 		for _, row := range page.Rows {
 			var definition apiextensionsv1.CustomResourceDefinition
 			if err := json.Unmarshal(row.Body, &definition); err != nil {
-				return "", fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", row.Name, row.Cluster, err)
+				return fmt.Errorf("parse CustomResourceDefinition %s of cluster %s: %w", row.Name, row.Cluster, err)
 			}
 			for _, v := range definition.Spec.Versions {
 				if v.Name != at.Version {
 					continue
 				}
-				if v.Schema == nil {
-					return "", nil
-				}
-				if why = inSchema(v.Schema.OpenAPIV3Schema, keys); why == "" {
-					return "", nil
-				}
+				open = slices.DeleteFunc(open, func(i int) bool {
+					if whys[i] = ""; v.Schema != nil {
+						whys[i] = inSchema(v.Schema.OpenAPIV3Schema, paths[i])
+					}
+					return whys[i] == ""
+				})
+			}
+			if len(open) == 0 {
+				return nil
 			}
 		}
 		if q.Continue = page.Continue; q.Continue == "" {
-			return why, nil
+			return nil
 		}
 	}
 }

@@ -93,7 +93,8 @@ var orderTerm = regexp.MustCompile(regexp.QuoteMeta(searchLabels+"orderby") + `\
 // takeLabels takes the parameters out of a label selector. given are those that the request has besides.
 func (p *params) takeLabels(text string, given func(name string) bool) error {
 	requirements, _ := p.labels.Requirements()
-	rest, taken := labels.NewSelector(), map[string]string{}
+	var rest labels.Requirements
+	taken := map[string]string{}
 	for _, r := range requirements {
 		key := r.Key()
 		name, known := labelParameters[key]
@@ -102,7 +103,7 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter labelSelector: %s is no parameter: the fleet knows %s",
 				key, strings.Join(slices.Sorted(maps.Keys(labelParameters)), ", ")))
 		case !known:
-			rest = rest.Add(r)
+			rest = append(rest, r)
 			continue
 		}
 		switch r.Operator() {
@@ -131,8 +132,8 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 	if taken["offset"] != "" && p.next != "" {
 		p.offset = 0 // what continues has its place
 	}
-	if p.labels = rest; len(taken) == 0 && len(requirements) == 0 {
-		p.labels = labels.Everything()
+	if p.labels = labels.Everything(); len(requirements) > 0 {
+		p.labels = labels.NewSelector().Add(rest...) // at once: each Add copies and sorts all
 	}
 	return nil
 }
@@ -179,7 +180,9 @@ func parseOrder(v string) (store.Order, error) {
 		if c.Name, known = orderNames[field]; !known {
 			return 0, fmt.Errorf("there is no order by %q: only by name, namespace, cluster and created (created_at, creationTimestamp), each followed by desc or not", field)
 		}
-		columns = append(columns, c)
+		if columns = append(columns, c); len(columns) > len(orderNames) {
+			break // OrderBy refuses it: one is there twice
+		}
 	}
 	order, err := store.OrderBy(columns...)
 	if err != nil {
@@ -200,7 +203,11 @@ func (p *params) checkGrammar() error {
 		}
 		p.next, p.offset = "", int(n)
 	}
+	requirements, _ := p.labels.Requirements()
 	switch o := &p.owner; {
+	case len(requirements)+len(p.fields)+len(p.contains) > store.MostTerms:
+		return refuse("labelSelector", fmt.Sprintf("with fieldSelector and fuzzyName it has %d requirements, and at most %d can be answered; write several values of a label as KEY in (A,B)",
+			len(requirements)+len(p.fields)+len(p.contains), store.MostTerms))
 	case p.offset > store.MostOffset:
 		return refuse("offset", fmt.Sprintf("at most %d: go on with the continue token of the page before", store.MostOffset))
 	case p.offset > 0 && p.next != "":
@@ -312,7 +319,9 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 		if rest = strings.TrimLeft(rest, " "); rest != "" && rest[0] != ',' {
 			return nil, fmt.Errorf("a comma is expected before %q", rest)
 		}
-		out = append(out, r)
+		if out = append(out, r); len(out) > store.MostTerms {
+			return nil, fmt.Errorf("more than %d requirements on fields, and at most %d can be answered", store.MostTerms, store.MostTerms)
+		}
 	}
 	return out, nil
 }

@@ -55,7 +55,7 @@ type graphed struct {
 	kind      string // its parts; of an image: empty
 	namespace string
 	name      string
-	clusters  []string
+	clusters  []string // sorted
 	depth     int
 	nodes     int
 	up, down  bool // what uses it, what it uses
@@ -65,7 +65,7 @@ type graphed struct {
 // graphParameters is the grammar.
 var graphParameters = map[string]func(g *graphed, value string) error{
 	"of":       func(g *graphed, v string) error { return g.parse(v) },
-	"clusters": func(g *graphed, v string) error { return names(&g.clusters, v) },
+	"clusters": func(g *graphed, v string) error { return sortedNames(&g.clusters, v) },
 	"depth":    numbered(1, mostDepth, func(g *graphed, n int) { g.depth = n }),
 	"limit":    numbered(1, mostNodes, func(g *graphed, n int) { g.nodes = n }),
 	"direction": func(g *graphed, v string) error {
@@ -240,6 +240,9 @@ var errCut = errors.New("the graph is cut")
 
 // serveGraph answers with the graph around an object, or an image.
 func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location) error {
+	if err := s.admitAny(r.Context()); err != nil {
+		return err
+	}
 	asked, err := parseGraph(r.URL.Query())
 	if err != nil {
 		return err
@@ -343,7 +346,7 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 		}
 		r.at.GroupVersionResource, r.kind, r.namespaced = t.GroupVersionResource(), t.GroupVersionKind.GroupKind(), r.namespaced || t.Namespaced
 		for _, cluster := range t.Clusters {
-			if (g.at.cluster == "" || g.at.cluster == cluster) && (g.clusters == nil || slices.Contains(g.clusters, cluster)) {
+			if (g.at.cluster == "" || g.at.cluster == cluster) && (g.clusters == nil || hasOne(g.clusters, []string{cluster})) {
 				r.clusters[cluster] = true
 			}
 		}
@@ -1011,6 +1014,7 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		has[v.cluster] = true
 	}
 	warnings := g.warnings(g.at, kind{unread: g.unread}, scope{})
+	only := narrowed{}
 	for _, r := range g.reaches {
 		var of []string
 		for c := range r.asked {
@@ -1020,7 +1024,8 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		}
 		if len(of) > 0 {
 			slices.Sort(of)
-			warnings = append(warnings, g.warnings(r.at, kind{clusters: of, told: true}, r.seen)...)
+			only.add(r.at.GroupResource(), r.seen)
+			warnings = append(warnings, g.typeWarnings(r.at, kind{clusters: of, told: true}, r.seen)...)
 		}
 		if r.odd {
 			warnings = append(warnings, fmt.Sprintf("some %s may be left out: a name that is referred to is longer than names are, or a selector has too many requirements", r.at.GroupResource()))
@@ -1042,6 +1047,9 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 		default:
 			warnings = append(warnings, fmt.Sprintf("not mirrored of cluster %s, so that what they use there is not known: %s", cluster, enumerate(names)))
 		}
+	}
+	if text := only.text(nil); text != "" {
+		warnings = append(warnings, text)
 	}
 	slices.Sort(warnings)
 	tell(w, warnings)

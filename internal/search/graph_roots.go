@@ -22,7 +22,7 @@ func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	if g.kind == "" {
 		return g.images(ctx)
 	}
-	gr, err := g.rootType()
+	gr, err := g.rootType(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -139,12 +139,19 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 }
 
 // rootType is the type that the request means.
-func (g *walk) rootType() (schema.GroupResource, error) {
+func (g *walk) rootType(ctx context.Context) (schema.GroupResource, error) {
 	named := query.Term{Key: query.Kind, Op: query.Equal, Values: []query.Value{{Text: g.kind}}}
 	var found []schema.GroupResource
 	for _, t := range g.Mirror.Types() {
 		gr := t.GroupVersionResource().GroupResource()
-		if named.IsKind(gr.Group, kindNames(kind{API: t.API})) && !slices.Contains(found, gr) {
+		if !named.IsKind(gr.Group, kindNames(kind{API: t.API})) || slices.Contains(found, gr) {
+			continue
+		}
+		visible, err := g.mayName(ctx, t)
+		if err != nil {
+			return gr, err
+		}
+		if visible {
 			found = append(found, gr)
 		}
 	}

@@ -43,7 +43,12 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	case at.subresource != "":
 		return notAllowed(fmt.Sprintf("%s/%s: subresources are not mirrored", at.Resource, at.subresource), at)
 	}
-	p, err := parseParams(r.URL.Query())
+	at = s.source(at)
+	query := r.URL.Query()
+	if err := s.admit(r.Context(), at, query, verbOf(at, query)); err != nil {
+		return err
+	}
+	p, err := parseParams(query)
 	if err != nil {
 		return err
 	}
@@ -57,7 +62,6 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	if api, ok := s.live(at); ok {
 		return s.serveLive(w, r, at, p, api)
 	}
-	at = s.source(at)
 	if err := at.translate(&p); err != nil {
 		return err
 	}
@@ -291,7 +295,8 @@ type kind struct {
 	bare bool
 }
 
-// find looks the type up in the clusters asked for: nil for all.
+// find looks the type up in the clusters asked for: nil for all. A type that only clusters have
+// in which the caller sees nothing is none.
 func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
@@ -300,7 +305,15 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	if at.cluster != "" {
 		only = []string{at.cluster}
 	}
-	served := map[bool]bool{} // by scope, in whatever cluster
+	served := map[bool]bool{} // by scope, in whatever cluster the caller may see something
+	wanted := sets.New(only...)
+	hidden := false
+	missing := func(what string) error {
+		if hidden {
+			return closedError{notFound(what)}
+		}
+		return notFound(what)
+	}
 	types := s.Mirror.Types()
 	if err := k.findUnread(s.Clusters(), types, only, seen); err != nil {
 		return k, err
@@ -309,8 +322,15 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 		if t.GroupVersionKind.Group != at.Group || t.Resource != at.Resource {
 			continue
 		}
-		clusters := slices.DeleteFunc(slices.Clone(t.Clusters), func(c string) bool {
-			return only != nil && !slices.Contains(only, c)
+		visible := slices.Clone(t.Clusters)
+		if seen.fence != nil {
+			if visible = slices.DeleteFunc(visible, seen.closed); len(visible) == 0 {
+				hidden = true
+				continue
+			}
+		}
+		clusters := slices.DeleteFunc(visible, func(c string) bool {
+			return only != nil && !wanted.Has(c)
 		})
 		if v := t.GroupVersionKind.Version; v != at.Version && !at.own && areInterchangeable(at.GroupResource(), v, at.Version) {
 			t.GroupVersionKind.Version = at.Version
@@ -329,11 +349,11 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	slices.Sort(k.clusters)
 	switch {
 	case len(served) == 0, at.cluster != "" && len(k.clusters) == 0:
-		return k, notFound(at.Resource + " of " + at.GroupVersion().String())
+		return k, missing(at.Resource + " of " + at.GroupVersion().String())
 	case at.namespace != "" && !served[true]:
-		return k, notFound(at.Resource + " in a namespace")
+		return k, missing(at.Resource + " in a namespace")
 	case at.namespace == "" && at.name != "" && !served[false]:
-		return k, notFound(at.Resource + " outside of namespaces")
+		return k, missing(at.Resource + " outside of namespaces")
 	}
 	return k, nil
 }
@@ -372,13 +392,16 @@ func (s *Search) checkClusters(at location, only []string) error {
 	if at.cluster != "" && only != nil {
 		return apierrors.NewBadRequest("parameter clusters: the path names the cluster already")
 	}
-	known := s.Clusters()
-	if at.cluster != "" && !slices.Contains(known, at.cluster) {
+	if at.cluster == "" && len(only) == 0 {
+		return nil
+	}
+	known := sets.New(s.Clusters()...)
+	if at.cluster != "" && !known.Has(at.cluster) {
 		return noCluster(at.cluster)
 	}
 	for _, c := range only {
-		if !slices.Contains(known, c) {
-			return noClusters(c)
+		if !known.Has(c) {
+			return noClusterIn("clusters", c)
 		}
 	}
 	return nil
@@ -400,11 +423,20 @@ func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 	tell(w, s.warnings(at, k, seen))
 }
 
+// warnings are those of an answer with objects of one type.
 func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
-	gr := at.GroupResource()
-	if seen.refused != nil {
-		warnings = append(warnings, fmt.Sprintf("only %s in the namespaces in which you may list them on the hub are shown: %s", gr, enumerate(seen.namespaces)))
+	only := narrowed{}
+	only.add(at.GroupResource(), seen)
+	if text := only.text(nil); text != "" {
+		warnings = append(warnings, text)
 	}
+	return append(warnings, s.typeWarnings(at, k, seen)...)
+}
+
+// typeWarnings are those of one type among others: which of them the caller may list in some
+// namespaces alone, narrowed says of all together.
+func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []string) {
+	gr := at.GroupResource()
 	if len(seen.young) > 0 {
 		warnings = append(warnings, fmt.Sprintf("the hub did not have %s yet: nothing of them is shown", enumerate(seen.young)))
 	}

@@ -15,6 +15,13 @@ func (s *Search) checkOwner(ctx context.Context, at location, p params) error {
 	found := false
 	for _, t := range s.Mirror.Types() {
 		if t.GroupVersionKind.Group == p.owner.resource.Group && t.Resource == p.owner.resource.Resource {
+			visible, err := s.mayName(ctx, t)
+			if err != nil {
+				return err
+			}
+			if !visible {
+				continue
+			}
 			owner.GroupVersionResource = t.GroupVersionResource()
 			if found = true; !t.Namespaced {
 				owner.namespace = ""

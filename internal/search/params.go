@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"orrery.dev/orrery/internal/store"
 )
@@ -49,6 +50,9 @@ var parameters = map[string]func(p *params, value string) error{
 	"namespaces": func(p *params, v string) error { return names(&p.namespaces, v) },
 	"names":      func(p *params, v string) error { return names(&p.names, v) },
 	"labelSelector": func(p *params, v string) (err error) {
+		if err := checkSelector(v); err != nil {
+			return err
+		}
 		p.labels, err = labels.Parse(v)
 		return err
 	},
@@ -153,8 +157,8 @@ var parameters = map[string]func(p *params, value string) error{
 		}
 		return nil
 	}),
-	"groups":                 func(p *params, v string) error { return names(&p.groups, v) },
-	"resources":              func(p *params, v string) error { return names(&p.resources, v) },
+	"groups":                 func(p *params, v string) error { return sortedNames(&p.groups, v) },
+	"resources":              func(p *params, v string) error { return sortedNames(&p.resources, v) },
 	"whereSQL":               refused(noSQL),
 	"whereSQLStatement":      refused(noSQL),
 	"whereSQLParam":          refused(noSQL),
@@ -216,12 +220,24 @@ func (p *params) checkVersions() error {
 	return nil
 }
 
+// names adds the names of a list, each once, in their order.
 func names(to *[]string, list string) error {
+	seen := sets.New(*to...)
 	for name := range strings.SplitSeq(list, ",") {
 		if name = strings.TrimSpace(name); name == "" {
 			return errors.New("must be a comma-separated list of names")
 		}
-		*to = append(*to, name)
+		if !seen.Has(name) {
+			seen.Insert(name)
+			*to = append(*to, name)
+		}
 	}
 	return nil
+}
+
+// sortedNames adds the names of a list, each once, and sorts all of them.
+func sortedNames(to *[]string, list string) error {
+	err := names(to, list)
+	slices.Sort(*to)
+	return err
 }

@@ -76,13 +76,15 @@ func isClosed(err error) bool {
 	return ok
 }
 
-// noClusters says the same of a name among others.
-func noClusters(name string) *apierrors.StatusError {
-	return apierrors.NewBadRequest(fmt.Sprintf("parameter clusters: %q is not a cluster of the fleet", name))
+// noClusterIn says the same of a name in a parameter. The details of the answer name the cluster.
+func noClusterIn(parameter, name string) *apierrors.StatusError {
+	err := apierrors.NewBadRequest(fmt.Sprintf("parameter %s: %q is not a cluster of the fleet", parameter, name))
+	err.ErrStatus.Details = noCluster(name).ErrStatus.Details
+	return err
 }
 
 // notFound is what an API server says of a path or a type that it does not have.
-func notFound(what string) error {
+func notFound(what string) *apierrors.StatusError {
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound,
 		fmt.Sprintf("the server could not find the requested resource: %s is not mirrored from any cluster asked for", what))
 }

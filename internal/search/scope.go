@@ -142,7 +142,7 @@ func (s scope) check(at location, p params) error {
 		return closedError{noCluster(at.cluster)}
 	}
 	if i := slices.IndexFunc(p.clusters, s.closed); i >= 0 {
-		return closedError{noClusters(p.clusters[i])}
+		return closedError{noClusterIn("clusters", p.clusters[i])}
 	}
 	return nil
 }

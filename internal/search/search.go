@@ -210,34 +210,51 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return refuse(r, at)
 	}
-	switch at.document {
-	case "search":
-		return s.serveSearch(w, r, at)
-	case "graph":
-		return s.serveGraph(w, r, at)
-	case "healthz", "livez", "readyz":
-		return s.serveHealth(w, r, at)
+	if serve, ok := documents[at.document]; ok {
+		return serve(s, w, r, at)
 	}
-	if at.cluster != "" {
-		if err := s.authorizeCluster(r.Context(), at.cluster); err != nil {
-			return err
-		}
-		if err := s.checkClusters(at, nil); err != nil {
-			return err
-		}
+	if err := s.authorizeDocument(r.Context(), at); err != nil {
+		return err
 	}
-	switch at.document {
-	case "":
+	if at.document == "" {
 		return answer.JSON(w, http.StatusOK, metav1.RootPaths{Paths: []string{"/api", "/apis", "/clusters/NAME", "/graph", "/healthz", "/livez", "/readyz", "/search", "/version"}})
-	case "version":
-		v, err := s.Version()
-		if err != nil {
-			return fmt.Errorf("ask the hub for its version: %w", err)
-		}
-		return answer.JSON(w, http.StatusOK, v)
-	default:
-		return s.discover(w, r, at)
 	}
+	return s.discover(w, r, at)
+}
+
+// documents are the paths of one segment that are neither objects nor discovery. A test has a row
+// for each of them: it says that nothing of the request is parsed before the caller is authorized.
+var documents = map[string]func(s *Search, w http.ResponseWriter, r *http.Request, at location) error{
+	"search":  (*Search).serveSearch,
+	"graph":   (*Search).serveGraph,
+	"healthz": (*Search).serveHealth,
+	"livez":   (*Search).serveHealth,
+	"readyz":  (*Search).serveHealth,
+	"version": (*Search).serveVersion,
+}
+
+// serveVersion answers with the version of the hub.
+func (s *Search) serveVersion(w http.ResponseWriter, r *http.Request, at location) error {
+	if err := s.authorizeDocument(r.Context(), at); err != nil {
+		return err
+	}
+	v, err := s.Version()
+	if err != nil {
+		return fmt.Errorf("ask the hub for its version: %w", err)
+	}
+	return answer.JSON(w, http.StatusOK, v)
+}
+
+// authorizeDocument returns an error if a location is of a cluster of which the caller may not
+// know, or that is not of the fleet.
+func (s *Search) authorizeDocument(ctx context.Context, at location) error {
+	if at.cluster == "" {
+		return nil
+	}
+	if err := s.authorizeCluster(ctx, at.cluster); err != nil {
+		return err
+	}
+	return s.checkClusters(at, nil)
 }
 
 // authorizeCluster asks the hub whether the caller may know what there is in a cluster. It asks the
@@ -270,7 +287,7 @@ func (s *Search) authorizeGet(ctx context.Context, name string) error {
 // location is what a path names: a document, or, when Resource is set, objects.
 type location struct {
 	cluster  string // "": all
-	document string // "", version, api, apis, or one that Serve names
+	document string // "", api, apis, or one of documents
 	schema.GroupVersionResource
 	namespace, name, subresource string
 	watch                        bool
@@ -293,9 +310,10 @@ func locate(path string) (location, bool) {
 		return at, true
 	}
 	at.document, segments = segments[0], segments[1:]
-	switch at.document {
-	case "version", "search", "graph", "healthz", "livez", "readyz":
+	if _, ok := documents[at.document]; ok {
 		return at, len(segments) == 0
+	}
+	switch at.document {
 	case "api":
 	case "apis":
 		if len(segments) > 0 {

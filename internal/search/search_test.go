@@ -257,7 +257,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Every authority is the hub's: what it is asked is exactly what the caller wants to see.
+// Every authority is the hub's: what it is asked is exactly what the caller wants to see, before
+// the parameters are parsed, and again for what they ask for.
 func TestAuthorization(t *testing.T) {
 	f := threeClusters(t)
 	f.denied = func(what authorizationv1.ResourceAttributes) bool { return what.Namespace != "blog" }
@@ -269,17 +270,26 @@ func TestAuthorization(t *testing.T) {
 		code  int
 		asked []authorizationv1.ResourceAttributes
 	}{
-		"Everywhere":         {"/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
-		"OneCluster":         {"/clusters/oak/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
-		"Namespace":          {"/api/v1/namespaces/blog/pods", 200, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", "")}},
-		"OtherNamespace":     {"/api/v1/namespaces/shop/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "shop", "")}},
-		"NamespaceParameter": {"/api/v1/pods?namespaces=blog", 200, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", "")}},
+		"Everywhere": {"/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
+		"OneCluster": {"/clusters/oak/api/v1/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
+		"Namespace": {
+			"/api/v1/namespaces/blog/pods", 200,
+			[]authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", ""), pods("list", "", ""), pods("list", "blog", "")},
+		},
+		"OtherNamespace": {"/api/v1/namespaces/shop/pods", 403, []authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "shop", "")}},
+		"NamespaceParameter": {
+			"/api/v1/pods?namespaces=blog", 200,
+			[]authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", ""), pods("list", "", ""), pods("list", "blog", "")},
+		},
 		"NamespacesOneDenied": {
 			"/api/v1/pods?namespaces=blog,shop", 403,
-			[]authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", ""), pods("list", "shop", "")},
+			[]authorizationv1.ResourceAttributes{pods("list", "", ""), pods("list", "blog", ""), pods("list", "", ""), pods("list", "blog", ""), pods("list", "shop", "")},
 		},
 		"Field": {"/api/v1/pods?fieldSelector=metadata.namespace=blog", 403, []authorizationv1.ResourceAttributes{pods("list", "", "")}},
-		"Get":   {"/api/v1/namespaces/blog/pods/press", 200, []authorizationv1.ResourceAttributes{pods("get", "", "press"), pods("get", "blog", "press")}},
+		"Get": {
+			"/api/v1/namespaces/blog/pods/press", 200,
+			[]authorizationv1.ResourceAttributes{pods("get", "", "press"), pods("get", "blog", "press"), pods("get", "", "press"), pods("get", "blog", "press")},
+		},
 		"Namespace itself": {"/api/v1/namespaces/shop", 403, []authorizationv1.ResourceAttributes{
 			{Verb: "get", Version: "v1", Resource: "namespaces", Name: "shop"},
 			{Verb: "get", Version: "v1", Resource: "namespaces", Namespace: "shop", Name: "shop"},

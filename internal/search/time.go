@@ -31,11 +31,26 @@ var momentLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", time.Da
 
 // moment reads a moment; ago: it was said as so long ago.
 func (p *params) moment(to *time.Time, value string) error {
+	at, ago, err := parseMoment(value)
+	if err == nil {
+		*to, p.ago = at, p.ago || ago
+	}
+	return err
+}
+
+// CheckMoment returns an error if a text is no moment of the past in a form that the parameters at
+// and changedSince take.
+func CheckMoment(value string) error {
+	_, _, err := parseMoment(value)
+	return err
+}
+
+// parseMoment reads a moment. ago is true if the text says how long ago it was.
+func parseMoment(value string) (at time.Time, ago bool, err error) {
 	text := strings.ReplaceAll(value, " ", "+") // what becomes of a plus in a URL
 	for _, layout := range momentLayouts {
 		if t, err := time.Parse(layout, text); err == nil {
-			*to = t.UTC()
-			return past(t)
+			return t.UTC(), false, past(t)
 		}
 	}
 	text = strings.TrimLeft(text, "-+")
@@ -46,10 +61,9 @@ func (p *params) moment(to *time.Time, value string) error {
 	}
 	before, err := time.ParseDuration(text)
 	if err != nil || before < 0 {
-		return errors.New("must be a moment, such as 2026-11-20T10:00Z or 2026-11-20, or how long ago, such as -1h or -2d")
+		return time.Time{}, false, errors.New("must be a moment, such as 2026-11-20T10:00Z or 2026-11-20, or how long ago, such as -1h or -2d")
 	}
-	*to, p.ago = time.Now().Add(-before).UTC(), true
-	return nil
+	return time.Now().Add(-before).UTC(), true, nil
 }
 
 func past(t time.Time) error {

@@ -2,11 +2,11 @@ package search
 
 import (
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // longestProblem bounds what a warning repeats of a cluster's error, in characters.
@@ -28,14 +28,9 @@ func silent(cluster string, gr schema.GroupResource, since time.Time, why string
 	return fmt.Sprintf("cluster %s does not tell of %s since %s%s: its objects are the last known", cluster, gr, since.UTC().Format(time.RFC3339), why)
 }
 
-// inHeader returns a text as a header can have it: without control characters, and cut.
+// inHeader returns a text as a header can have it: neutral, and cut.
 func inHeader(text string) string {
-	runes := []rune(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "\uFFFD")))
+	runes := []rune(neutral.Line(text))
 	if len(runes) > longestProblem {
 		runes = append(runes[:longestProblem-1], '…')
 	}

@@ -50,7 +50,7 @@ func (s *Search) Window(ctx context.Context, path string, query url.Values, offs
 	if !s.Ready() {
 		return w, nil, starting()
 	}
-	at, p, err := s.windowed(path, query)
+	at, p, err := s.windowed(ctx, path, query)
 	if err != nil {
 		return w, nil, err
 	}
@@ -117,11 +117,15 @@ func (s *Search) Visible(ctx context.Context) ([]string, error) {
 }
 
 // windowed is what a window's path and query name.
-func (s *Search) windowed(path string, query url.Values) (at location, p params, err error) {
+func (s *Search) windowed(ctx context.Context, path string, query url.Values) (at location, p params, err error) {
 	at, ok := locate(path)
 	if _, metrics := s.live(at); !ok || at.Resource == "" || at.name != "" || at.watch || metrics || at.GroupVersion() == collectionVersion {
 		return at, p, failure(http.StatusBadRequest, metav1.StatusReasonBadRequest,
 			path+": windows are of the list of one type that is mirrored, as /api/v1/pods or /clusters/NAME/apis/apps/v1/deployments")
+	}
+	at = s.source(at)
+	if err := s.admit(ctx, at, query, "list"); err != nil {
+		return at, p, err
 	}
 	if p, err = parseParams(query); err != nil {
 		return at, p, err
@@ -133,7 +137,6 @@ func (s *Search) windowed(path string, query url.Values) (at location, p params,
 	if err := p.checkCollection(); err != nil {
 		return at, p, err
 	}
-	at = s.source(at)
 	return at, p, at.translate(&p)
 }
 

@@ -570,7 +570,7 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	}
 	return &rooms{
 		registry: registry, fleet: server, public: public, console: page,
-		prepared: []<-chan struct{}{agents.Prepared(), registry.Prepared(), builder.Prepared(), applier.Prepared()},
+		prepared: []<-chan struct{}{agents.Prepared(), registry.Prepared(), applier.Prepared()},
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"orrery.dev/orrery/internal/words"
 )
@@ -194,9 +195,9 @@ type (
 	}
 )
 
-// maxTerms is how many requirements a query may have: SQLite takes no expression that is
+// MostTerms is how many requirements a query may have: SQLite takes no expression that is
 // deeper than 1000.
-const maxTerms = 100
+const MostTerms = 100
 
 // compile checks a query and translates it. What it cannot translate is an error, never
 // ignored. It returns nil for a query that selects nothing at all.
@@ -226,9 +227,9 @@ func compile(q Query) (*plan, error) {
 			return nil, err
 		}
 	}
-	if terms > maxTerms {
+	if terms > MostTerms {
 		return nil, fmt.Errorf("%w: %d requirements on labels and fields, and at most %d can be answered; write several values of a label as KEY in (A,B)",
-			ErrSelector, terms, maxTerms)
+			ErrSelector, terms, MostTerms)
 	}
 	if q.Version != "" {
 		p.where = append(p.where, columnIn{column: "o.version", values: append([]string{q.Version}, q.Interchangeable...)})
@@ -240,8 +241,8 @@ func compile(q Query) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if terms += len(more); terms > maxTerms {
-		return nil, fmt.Errorf("%w: %d requirements, and at most %d can be answered", ErrSelector, terms, maxTerms)
+	if terms += len(more); terms > MostTerms {
+		return nil, fmt.Errorf("%w: %d requirements, and at most %d can be answered", ErrSelector, terms, MostTerms)
 	}
 	p.where = append(p.where, more...)
 	if len(q.Names) == 1 && p.pair == nil && !owned && q.NamePrefix == "" {
@@ -512,6 +513,7 @@ func (p *plan) within(q Query, known, dropped []string, after position) bool {
 		p.narrow = false
 		p.where = append(p.where, columnIn{column: "o.namespace", values: namespaces})
 	}
+	named := sets.New(q.Namespaces...)
 	for _, c := range clusters {
 		if p.order == ByKey && c < after.Cluster {
 			continue
@@ -530,7 +532,7 @@ func (p *plan) within(q Query, known, dropped []string, after position) bool {
 		if q.Scopes != nil {
 			namespaces = q.Scopes[c]
 			if len(q.Namespaces) > 0 {
-				namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return !slices.Contains(q.Namespaces, n) })
+				namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return !named.Has(n) })
 			}
 		}
 		for _, n := range slices.Compact(slices.Sorted(slices.Values(namespaces))) {
@@ -562,7 +564,8 @@ func (q Query) everywhere() []string {
 		}
 	}
 	if len(q.Namespaces) > 0 {
-		same = slices.DeleteFunc(slices.Clone(same), func(n string) bool { return !slices.Contains(q.Namespaces, n) })
+		named := sets.New(q.Namespaces...)
+		same = slices.DeleteFunc(slices.Clone(same), func(n string) bool { return !named.Has(n) })
 	}
 	return same
 }

@@ -124,7 +124,7 @@ func testSelect(t *testing.T, at string) {
 		"Interchangeable":     {Query{Version: "v2", Interchangeable: []string{"v3", "v1"}}, all},
 		"NotInterchangeable":  {Query{Version: "v2", Interchangeable: []string{"v3"}}, []string{}},
 		"VersionInjection":    {Query{Version: "' OR 1=1 --"}, []string{}},
-		"ManyTerms":           {Query{Labels: selector(t, "size>3"+strings.Repeat(",size>3", maxTerms-1))}, all[1:2]},
+		"ManyTerms":           {Query{Labels: selector(t, "size>3"+strings.Repeat(",size>3", MostTerms-1))}, all[1:2]},
 		"ManyValues":          {Query{Labels: selector(t, "app in (web,"+manyValues(9000)+")")}, all[:2]},
 		"Cluster":             {Query{Clusters: []string{"west"}}, all[3:]},
 		"Clusters":            {Query{Clusters: []string{"west", "east", "none"}}, all},
@@ -217,7 +217,7 @@ func testTooManyTerms(t *testing.T, at string) {
 	for name, q := range map[string]Query{
 		"Labels": {Labels: selector(t, "a!=b"+strings.Repeat(",a!=b", 9000))},
 		"Fields": {Fields: fields},
-		"Both":   {Labels: selector(t, "a!=b"+strings.Repeat(",a!=b", maxTerms-1)), Fields: fields[:1]},
+		"Both":   {Labels: selector(t, "a!=b"+strings.Repeat(",a!=b", MostTerms-1)), Fields: fields[:1]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q.Resource = "pods"

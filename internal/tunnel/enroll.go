@@ -86,7 +86,8 @@ const (
 	JoinCA      = "ca.crt"  // PEM; empty: the system's authorities
 	JoinCluster = "cluster" // the name of the Cluster
 	JoinToken   = "token"
-	JoinKey     = "key" // public key of the hub, for Seal
+	JoinKey     = "key"     // public key of the hub, for Seal
+	JoinReplace = "replace" // true: the agents create a new key for the token; else they keep theirs
 )
 
 // suite returns the algorithms of RFC 9180 that seal secrets: X25519, HKDF-SHA256, AES-256-GCM.

@@ -137,7 +137,7 @@ func TestRefusedOnHosts(t *testing.T) {
 		},
 		"DuplicateAddress": {
 			file: func() string { return replace(pair(), two.Address, one.Address) },
-			want: []string{"spec.provision.hosts[1].address", one.Address, "host host-1 too", "give each host its own"},
+			want: []string{"spec.provision.hosts[host-2].address", one.Address, "host host-1 too", "give each host its own"},
 		},
 	}
 	for name, c := range cases {

@@ -18,8 +18,8 @@ const module = "orrery.dev/orrery/"
 // order is the direction of the flows: a room imports only rooms that stand before it.
 // ARCHITECTURE.md draws the same.
 var order = []string{
-	"api", "config/crd", "internal/presence", "internal/mark", "internal/queue", "internal/disk", "internal/image", "internal/manifest",
-	"internal/pki", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
+	"api", "config/crd", "internal/presence", "internal/neutral", "internal/mark", "internal/queue", "internal/disk", "internal/image", "internal/manifest",
+	"internal/pki", "internal/slots", "internal/process", "internal/sandbox", "internal/testenv", "internal/lab", "internal/reconciler",
 	"internal/lifecycle/catalog", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/lifecycle/config",
 	"internal/lifecycle/host", "internal/lifecycle/reach", "internal/lifecycle/unit", "internal/lifecycle/node",
 	"internal/lifecycle/balancer", "internal/lifecycle/agent", "internal/lifecycle/addon", "internal/lifecycle/content", "internal/lifecycle", "internal/hosttest",
@@ -37,7 +37,7 @@ var order = []string{
 }
 
 // pure rooms decide; they reach no API server, no disk and no process.
-var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/mark", "internal/seal", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served"}
+var pure = []string{"api", "internal/lifecycle/plan", "internal/lifecycle/intent", "internal/lifecycle/gate", "internal/lifecycle/facts", "internal/interpreter", "internal/policy", "internal/scheduler", "internal/access", "internal/render", "internal/podsecurity", "internal/presence", "internal/neutral", "internal/mark", "internal/seal", "internal/words", "internal/graph", "internal/query", "internal/expression", "internal/history", "internal/served"}
 
 // clients are the modules that talk to API servers.
 var clients = []string{"sigs.k8s.io/controller-runtime", "k8s.io/client-go/"}
@@ -91,8 +91,8 @@ func TestDatabasesKnowNoController(t *testing.T) {
 // TestTunnelKnowsNoController: the agent's side is part of a small program that runs in members.
 func TestTunnelKnowsNoController(t *testing.T) {
 	for room, allowed := range map[string][]string{
-		"internal/tunnel": {module + "internal/tunnel"}, "internal/tunnel/agent": {module + "internal/tunnel", module + "internal/tunnel/agent"},
-		"internal/tunnel/gateway": {metrics, module + "internal/tunnel", module + "internal/tunnel/gateway"},
+		"internal/tunnel": {module + "internal/tunnel"}, "internal/tunnel/agent": {module + "internal/neutral", module + "internal/tunnel", module + "internal/tunnel/agent"},
+		"internal/tunnel/gateway": {metrics, module + "internal/slots", module + "internal/tunnel", module + "internal/tunnel/gateway"},
 	} {
 		for _, dep := range dependencies(t, room, false) {
 			if (strings.HasPrefix(dep, clients[0]) || strings.HasPrefix(dep, module)) && !slices.Contains(allowed, dep) {

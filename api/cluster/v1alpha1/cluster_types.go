@@ -550,7 +550,8 @@ const (
 	ConditionJoined = "Joined"
 	// ConditionAPIsComplete is True when discovery lists every API of the cluster.
 	ConditionAPIsComplete = "APIsComplete"
-	// ConditionMirrored is True when every selected type was listed at least once.
+	// ConditionMirrored is True when every selected type was listed at least once, and no list
+	// that is repeated is overdue.
 	ConditionMirrored = "Mirrored"
 	// ConditionWorkloadsLeft is there while a Cluster leaves: True once nothing more is done
 	// in the cluster, with a reason that says what became of what was placed there.
@@ -575,7 +576,7 @@ const (
 	ReasonJoined              = "Joined"              //
 	ReasonComplete            = "Complete"            //
 	ReasonPartial             = "Partial"             // some aggregated API does not answer
-	ReasonMirroring           = "Mirroring"           // first lists are under way
+	ReasonMirroring           = "Mirroring"           // lists are under way
 	ReasonMirrored            = "Mirrored"            //
 	ReasonNotStored           = "NotStored"           // what is observed cannot be stored, or was lost and is read again
 	ReasonUnjoining           = "Unjoining"           // the cluster is leaving

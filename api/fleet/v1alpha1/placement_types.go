@@ -34,7 +34,8 @@ type PlacementExplanation struct {
 	Decision *ExplainedDecision `json:"decision,omitempty"`
 	// Clusters are those that the object is placed in, moves out of, or was judged for, by name.
 	Clusters []ExplainedCluster `json:"clusters,omitempty"`
-	// Hidden is how many other clusters there are which the caller may not see.
+	// Hidden is the number of other clusters that have the object, or that it leaves, and that the
+	// caller may not see.
 	Hidden int `json:"hidden,omitempty"`
 	// Waits are what is not done yet, and what it waits for.
 	Waits []PlacementWait `json:"waits,omitempty"`

@@ -114,6 +114,7 @@ type MovedShare struct {
 // PlacementReviewStatus is what the scheduler would decide now.
 type PlacementReviewStatus struct {
 	// Time, and Snapshot, the version of what is known of the clusters, for which this holds.
+	// Snapshot is 0 for callers who do not see every cluster.
 	Time     metav1.MicroTime `json:"time"`
 	Snapshot uint64           `json:"snapshot"`
 	// State is Placed, Nowhere or, while too little is known of the clusters to decide, Waiting. Of moves it is absent, or Waiting.
@@ -126,7 +127,8 @@ type PlacementReviewStatus struct {
 	Divided  bool   `json:"divided,omitempty"`
 	// Clusters of the fleet, by name, with their shares and verdicts.
 	Clusters []ExplainedCluster `json:"clusters,omitempty"`
-	// Hidden is how many other clusters there are which the caller may not see.
+	// Hidden is the number of other clusters that have the object, or that it leaves, and that the
+	// caller may not see.
 	Hidden int `json:"hidden,omitempty"`
 	// Moves are what was asked for by spec.moves.
 	Moves *PlacementMoves `json:"moves,omitempty"`

@@ -21,7 +21,7 @@ type WorkList struct {
 	Message string `json:"message,omitempty"`
 	// Items are the clusters that the object is placed in or moves out of, and those that have copies of it, by name.
 	Items []Work `json:"items"`
-	// Hidden is how many other clusters there are which the caller may not see.
+	// Hidden is the number of other such clusters, which the caller may not see.
 	Hidden int `json:"hidden,omitempty"`
 }
 

@@ -52,16 +52,3 @@ func (s *OperationSpec) SetMember(hosts []string, unreachable UnreachablePolicy,
 		s.RenewCertificates = &RenewCertificatesAction{MaxUnavailable: order.MaxUnavailable}
 	}
 }
-
-// Unflatten brings a spec of an earlier version to the form of this one: what its flat fields say is said by the member of its
-// action. What that action does not take had no meaning there. Everything that reads an Operation that was stored calls it.
-func (s *OperationSpec) Unflatten() {
-	flat := s.FlatSpec
-	if len(flat.FlatHosts) == 0 && flat.FlatUnreachable == "" && flat.FlatMaxUnavailable == 0 && flat.FlatPauseBetween == nil && flat.FlatHaltAfter == 0 && flat.FlatDrainTimeout == nil {
-		return
-	}
-	s.FlatSpec = FlatSpec{}
-	s.SetMember(flat.FlatHosts, flat.FlatUnreachable, Rollout{
-		MaxUnavailable: flat.FlatMaxUnavailable, PauseBetween: flat.FlatPauseBetween, HaltAfter: flat.FlatHaltAfter, DrainTimeout: flat.FlatDrainTimeout,
-	})
-}

@@ -31,15 +31,14 @@ type Operation struct {
 
 // OperationSpec says what is to be done: what every action takes, and beside it the one member that is named like the action, with
 // what only that takes. Only paused and canceled may be changed.
-// +kubebuilder:validation:XValidation:rule="has(self.planHash) == has(oldSelf.planHash) && has(self.deadline) == has(oldSelf.deadline) && has(self.attempts) == has(oldSelf.attempts) && has(self.create) == has(oldSelf.create) && has(self.apply) == has(oldSelf.apply) && has(self.addNode) == has(oldSelf.addNode) && has(self.deleteNode) == has(oldSelf.deleteNode) && has(self.delete) == has(oldSelf.delete) && has(self.renewCertificates) == has(oldSelf.renewCertificates) && has(self.hosts) == has(oldSelf.hosts) && has(self.unreachable) == has(oldSelf.unreachable) && has(self.maxUnavailable) == has(oldSelf.maxUnavailable) && has(self.pauseBetween) == has(oldSelf.pauseBetween) && has(self.haltAfter) == has(oldSelf.haltAfter) && has(self.drainTimeout) == has(oldSelf.drainTimeout)",message="only paused and canceled can be changed; cancel it and make another Operation"
+// +kubebuilder:validation:XValidation:rule="has(self.planHash) == has(oldSelf.planHash) && has(self.deadline) == has(oldSelf.deadline) && has(self.attempts) == has(oldSelf.attempts) && has(self.create) == has(oldSelf.create) && has(self.apply) == has(oldSelf.apply) && has(self.addNode) == has(oldSelf.addNode) && has(self.deleteNode) == has(oldSelf.deleteNode) && has(self.delete) == has(oldSelf.delete) && has(self.renewCertificates) == has(oldSelf.renewCertificates)",message="only paused and canceled can be changed; cancel it and make another Operation"
 // +kubebuilder:validation:XValidation:rule="!has(self.create) || self.action == 'Create'",message="create is for action Create only"
 // +kubebuilder:validation:XValidation:rule="!has(self.apply) || self.action == 'Apply'",message="apply is for action Apply only"
 // +kubebuilder:validation:XValidation:rule="!has(self.addNode) || self.action == 'AddNode'",message="addNode is for action AddNode only"
 // +kubebuilder:validation:XValidation:rule="!has(self.deleteNode) || self.action == 'DeleteNode'",message="deleteNode is for action DeleteNode only"
 // +kubebuilder:validation:XValidation:rule="!has(self.delete) || self.action == 'Delete'",message="delete is for action Delete only"
 // +kubebuilder:validation:XValidation:rule="!has(self.renewCertificates) || self.action == 'RenewCertificates'",message="renewCertificates is for action RenewCertificates only"
-// +kubebuilder:validation:XValidation:rule="self.action != 'DeleteNode' || has(self.deleteNode) || has(self.hosts)",message="action DeleteNode takes the hosts in deleteNode.hosts"
-// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !(has(self.hosts) || has(self.unreachable) || has(self.maxUnavailable) || has(self.pauseBetween) || has(self.haltAfter) || has(self.drainTimeout))",optionalOldSelf=true,message="hosts, unreachable, maxUnavailable, pauseBetween, haltAfter and drainTimeout belong in the member of the action, such as deleteNode.hosts or apply.maxUnavailable"
+// +kubebuilder:validation:XValidation:rule="self.action != 'DeleteNode' || has(self.deleteNode)",message="action DeleteNode takes the hosts in deleteNode.hosts"
 type OperationSpec struct {
 	// cluster is the name of the Cluster.
 	// +kubebuilder:validation:MinLength=1
@@ -100,42 +99,6 @@ type OperationSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
 	RenewCertificates *RenewCertificatesAction `json:"renewCertificates,omitempty"`
-
-	FlatSpec `json:",inline"`
-}
-
-// FlatSpec is where earlier versions kept what only some actions take. It is read, so that an Operation of theirs goes on, and
-// refused in a new one.
-type FlatSpec struct {
-	// hosts is of an earlier version: see addNode.hosts and deleteNode.hosts.
-	// +kubebuilder:validation:MaxItems=1000
-	// +kubebuilder:validation:items:MaxLength=63
-	// +listType=set
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
-	FlatHosts []string `json:"hosts,omitempty"`
-	// unreachable is of an earlier version: see deleteNode.unreachable and delete.unreachable.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
-	FlatUnreachable UnreachablePolicy `json:"unreachable,omitempty"`
-	// maxUnavailable is of an earlier version, as are pauseBetween, haltAfter and drainTimeout: see those of create, apply,
-	// addNode and deleteNode.
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
-	FlatMaxUnavailable int32 `json:"maxUnavailable,omitempty"`
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=64
-	FlatPauseBetween *metav1.Duration `json:"pauseBetween,omitempty"`
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
-	FlatHaltAfter int32 `json:"haltAfter,omitempty"`
-	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="only paused and canceled can be changed; cancel it and make another Operation"
-	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=64
-	FlatDrainTimeout *metav1.Duration `json:"drainTimeout,omitempty"`
 }
 
 // CreateAction is what action Create takes.

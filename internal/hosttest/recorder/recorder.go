@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"orrery.dev/orrery/internal/disk"
@@ -200,17 +201,39 @@ func (u recordedUnits) Install(_ context.Context, def plan.Unit) error {
 	})
 }
 
-// Restart implements unit.Manager.
+// Restart implements unit.Manager. The process of a unit with data makes a file of them.
 func (u recordedUnits) Restart(_ context.Context, name string) error {
 	return u.change(func(now *recorded) error {
 		one, ok := now.Units[name]
 		if !ok {
 			return fmt.Errorf("restart %s: it is not installed", name)
 		}
+		if err := u.makeData(one.Unit); err != nil {
+			return fmt.Errorf("restart %s: %w", name, err)
+		}
 		one.Running = true
 		now.Units[name] = one
 		return nil
 	})
+}
+
+// makeData makes a file that matches the pattern of a unit's data. It is an error if they must be
+// there already.
+func (u recordedUnits) makeData(def plan.Unit) error {
+	if def.Data == "" {
+		return nil
+	}
+	if found, err := filepath.Glob(filepath.Join(u.root, def.Data)); err != nil || len(found) > 0 {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(u.root, def.Established)); err == nil {
+		return fmt.Errorf("no file matches %s", def.Data)
+	}
+	path := filepath.Join(u.root, strings.ReplaceAll(def.Data, "*", "0"))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, nil, 0o600)
 }
 
 // Reload implements unit.Manager.

@@ -23,6 +23,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/node"
 	"orrery.dev/orrery/internal/lifecycle/plan"
 	"orrery.dev/orrery/internal/lifecycle/reach"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 const usage = `orrery-agent is what orrery runs on the hosts of clusters, and in clusters that dial the hub. Its commands:
@@ -47,7 +48,7 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	err := run(logr.NewContext(ctx, logr.FromSlogHandler(slog.NewTextHandler(errOut, nil))), args, in, out)
+	err := run(logr.NewContext(ctx, logr.FromSlogHandler(neutral.NewTextLog(errOut, slog.LevelInfo))), args, in, out)
 	switch {
 	case err == nil:
 		return 0
@@ -58,7 +59,7 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
 		return 2
 	default:
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error())) // nowhere to say so
 		return 1
 	}
 }

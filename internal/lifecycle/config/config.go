@@ -28,6 +28,9 @@ type Read struct {
 	Cluster *clusterv1alpha1.Cluster
 	// Ignored lists the fields without effect, each as "spec.kubernetes.kata: reason".
 	Ignored []string
+	// Defaults lists fields of KubeKey that are not set and have another default there, each as
+	// "spec.network.plugin: what is done instead".
+	Defaults []string
 }
 
 // Parse reads a cluster from a file in the directory dir. Relative paths in the file are relative

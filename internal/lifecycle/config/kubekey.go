@@ -48,19 +48,22 @@ func parseKubeKey(d document, others []document, dir string) (*Read, error) {
 			return nil, fmt.Errorf("line %d: %w", d.line, err)
 		}
 	}
+	c.defaults(spec)
 	cluster, err := c.decode(in.Metadata, spec)
 	if err != nil {
 		return nil, fmt.Errorf("line %d: %w", d.line, err)
 	}
 	resolve(cluster.Spec.Provision, dir)
 	slices.Sort(c.ignored)
-	return &Read{Cluster: cluster, Ignored: c.ignored}, nil
+	return &Read{Cluster: cluster, Ignored: c.ignored, Defaults: c.different}, nil
 }
 
 // conversion converts a spec of KubeKey.
 type conversion struct {
 	dir     string
 	ignored []string
+	// different are the defaults that differ from KubeKey's, of fields that are not set.
+	different []string
 }
 
 func (c *conversion) ignore(path, reason string) {
@@ -148,6 +151,27 @@ func (c *conversion) decode(metadata, spec tree) (*clusterv1alpha1.Cluster, erro
 		return nil, fmt.Errorf("read KubeKey's Cluster: %w", err)
 	}
 	return cluster, nil
+}
+
+// defaultDomain is the domain of Services if a file does not set one, here and in KubeKey.
+const defaultDomain = "cluster.local"
+
+// defaults reports the fields that are not set and have another default in KubeKey.
+func (c *conversion) defaults(spec tree) {
+	note := func(path, reason string) { c.different = append(c.different, path+": "+reason) }
+	kubernetes, network, etcd := child(spec, "kubernetes"), child(spec, "network"), child(spec, "etcd")
+	if !asks(network["plugin"]) {
+		note("spec.network.plugin", "flannel is installed, and KubeKey installs calico; set it to choose one, because it cannot change later")
+	}
+	if !asks(kubernetes["proxyMode"]) && !asks(kubernetes["disableKubeProxy"]) {
+		note("spec.kubernetes.proxyMode", "kube-proxy uses nftables, and that of KubeKey ipvs; set it to choose one")
+	}
+	backups := slices.ContainsFunc(c.ignored, func(line string) bool {
+		return strings.HasPrefix(line, "spec.etcd.backup") || strings.HasPrefix(line, "spec.etcd.keepBackupNumber")
+	})
+	if !backups && etcd["type"] != plan.EtcdExternal {
+		note("spec.etcd.backupDir", "etcd is not backed up, and KubeKey does that to /var/backups/kube_etcd; run etcdctl snapshot save by a timer of your own")
+	}
 }
 
 // refuse returns an error for settings that would lead to another kind of cluster.
@@ -282,7 +306,12 @@ func (c *conversion) kubernetes(spec tree) error {
 		kubernetes["version"] = "v" + version
 	}
 	if name, ok := kubernetes["clusterName"].(string); ok && len(validation.IsDNS1123Label(name)) > 0 {
-		c.ignore("spec.kubernetes.clusterName", "it is no DNS label; kubeconfigs have metadata.name")
+		reason := "it is no DNS label; kubeconfigs have metadata.name"
+		if domain, _ := kubernetes["dnsDomain"].(string); domain == "" && name != defaultDomain && len(validation.IsDNS1123Subdomain(name)) == 0 {
+			reason += fmt.Sprintf(". The first versions of KubeKey made it the domain of Services, too: set kubernetes.dnsDomain to %s "+
+				"if programs use names such as api.shop.svc.%[1]s; the domain is %s otherwise", name, defaultDomain)
+		}
+		c.ignore("spec.kubernetes.clusterName", reason)
 		delete(kubernetes, "clusterName")
 	}
 	switch manager := take[string](kubernetes, "containerManager"); manager {

@@ -132,7 +132,7 @@ func TestKubeKey(t *testing.T) {
 			Version: "v1.36.3", ClusterName: "prod", DNSDomain: "example.local", DisableKubeProxy: true, ProxyMode: "ipvs", MasqueradeAll: true,
 			MaxPods: 220, PodPidsLimit: 10000, NodeCidrMaskSize: 25, NodeCidrMaskSizeIPv6: 72, APIServerCertExtraSANs: []string{"192.168.8.8"},
 			AutoRenewCerts:        new(true),
-			FeatureGates:          map[string]bool{"StatefulSetAutoDeletePVC": true},
+			FeatureGates:          map[string]bool{"RotateKubeletServerCertificate": true},
 			APIServerArgs:         clusterv1alpha1.Args{"default-not-ready-toleration-seconds=30"},
 			ControllerManagerArgs: clusterv1alpha1.Args{"node-monitor-period=2s"}, SchedulerArgs: clusterv1alpha1.Args{"v=3"},
 			KubeletArgs: clusterv1alpha1.Args{"image-gc-high-threshold=80"}, KubeProxyArgs: clusterv1alpha1.Args{"v=2"},
@@ -240,6 +240,9 @@ spec:
 	if diff := cmp.Diff(want, read.Ignored); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	if got := pathsOf(read.Defaults); !slices.Equal(got, []string{"spec.kubernetes.proxyMode", "spec.etcd.backupDir"}) {
+		t.Errorf("other defaults: %v", got)
+	}
 	spec := read.Cluster.Spec.Provision
 	plan.Default(read.Cluster.Name, spec)
 	if problems := plan.Validate(read.Cluster.Name, spec); len(problems) > 0 {
@@ -247,6 +250,86 @@ spec:
 	}
 	if !slices.Contains(spec.Kubernetes.APIServerCertExtraSANs, "lb.kubesphere.local") {
 		t.Errorf("the certificate has %v", spec.Kubernetes.APIServerCertExtraSANs)
+	}
+}
+
+// pathsOf returns the paths of lines such as "spec.kubernetes.kata: reason".
+func pathsOf(lines []string) []string {
+	var paths []string
+	for _, line := range lines {
+		path, _, _ := strings.Cut(line, ": ")
+		paths = append(paths, path)
+	}
+	return paths
+}
+
+// TestKubeKeyDefaults: a field that is not set, and has another default in KubeKey, is named.
+func TestKubeKeyDefaults(t *testing.T) {
+	const plugin, proxy, backups = "spec.network.plugin", "spec.kubernetes.proxyMode", "spec.etcd.backupDir"
+	cases := map[string]struct {
+		content string
+		want    []string
+	}{
+		"Nothing":          {"", []string{plugin, proxy, backups}},
+		"Empty":            {"  network: {plugin: ''}\n  kubernetes: {proxyMode: ''}\n  etcd: {}", []string{plugin, proxy, backups}},
+		"All":              {"  network: {plugin: none}\n  kubernetes: {proxyMode: ipvs}\n  etcd: {backupPeriod: 30}", nil},
+		"WithoutKubeProxy": {"  network: {plugin: cilium}\n  kubernetes: {disableKubeProxy: true}", []string{backups}},
+		"ExternalEtcd":     {"  network: {plugin: cilium}\n  etcd: {type: external}", []string{proxy}},
+		"ThreeBackups":     {"  network: {plugin: flannel}\n  kubernetes: {proxyMode: nftables}\n  etcd: {keepBackupNumber: 3}", nil},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			read := mustParse(t, "apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Cluster\nmetadata: {name: a}\nspec:\n  hosts: []\n"+tc.content)
+			if diff := cmp.Diff(tc.want, pathsOf(read.Defaults)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%s", diff, strings.Join(read.Defaults, "\n"))
+			}
+		})
+	}
+	if read := mustParse(t, "apiVersion: cluster.orrery.dev/v1alpha1\nkind: Cluster\nmetadata: {name: a}\nspec: {provision: {}}"); len(read.Defaults) > 0 {
+		t.Errorf("a file of Orrery has %v", read.Defaults)
+	}
+}
+
+// TestKubeKeyFeatureGates: of the feature gates in KubeKey's example, those that the version lost
+// are refused by name.
+func TestKubeKeyFeatureGates(t *testing.T) {
+	read := mustParse(t, `
+apiVersion: kubekey.kubesphere.io/v1alpha2
+kind: Cluster
+metadata: {name: sample}
+spec:
+  hosts: [{name: node1, address: 172.16.0.2}]
+  roleGroups: {etcd: [node1], control-plane: [node1], worker: [node1]}
+  kubernetes:
+    version: v1.36.3
+    featureGates: {CSIStorageCapacity: true, ExpandCSIVolumes: true, RotateKubeletServerCertificate: true, TTLAfterFinished: true}
+`)
+	spec := read.Cluster.Spec.Provision
+	plan.Default(read.Cluster.Name, spec)
+	var refused []string
+	for _, p := range plan.Validate(read.Cluster.Name, spec) {
+		refused = append(refused, p.Field)
+	}
+	const path = "spec.provision.kubernetes.featureGates"
+	if diff := cmp.Diff([]string{path + "[CSIStorageCapacity]", path + "[ExpandCSIVolumes]", path + "[TTLAfterFinished]"}, refused); diff != "" {
+		t.Errorf("refused (-want +got):\n%s", diff)
+	}
+}
+
+// TestKubeKeyClusterName: a cluster's name that the first versions made the domain is named with
+// the field that keeps it.
+func TestKubeKeyClusterName(t *testing.T) {
+	for kubernetes, domain := range map[string]string{
+		"clusterName: opsxlab.cn":                          "set kubernetes.dnsDomain to opsxlab.cn",
+		"clusterName: cluster.local":                       "",
+		"clusterName: opsxlab.cn, dnsDomain: cluster.wide": "",
+		"clusterName: Not_a_name":                          "",
+	} {
+		read := mustParse(t, "apiVersion: kubekey.kubesphere.io/v1alpha2\nkind: Cluster\nmetadata: {name: a}\nspec:\n  kubernetes: {"+kubernetes+"}")
+		said := strings.Join(read.Ignored, "\n")
+		if !strings.HasPrefix(said, "spec.kubernetes.clusterName: it is no DNS label") || strings.Contains(said, "kubernetes.dnsDomain") != (domain != "") || !strings.Contains(said, domain) {
+			t.Errorf("%s: %s", kubernetes, said)
+		}
 	}
 }
 

@@ -1,5 +1,5 @@
-# Facts of a host, for sh as dash, bash and busybox have it. Before this stand "agent=PATH" and "traces=PATTERNS", what is on a
-# host only because of us.
+# Facts of a host, for sh as dash, bash and busybox have it. Before this stand "agent=PATH", "etcd_log=DIRECTORY" and
+# "traces=PATTERNS", what is on a host only because of us.
 #
 # Each line of output is a key, a tab and a value. A tool that is missing costs its fact, never the rest. Nothing is
 # changed on the host, but for a file in /var/lib that measures fsync and is removed at once.
@@ -122,6 +122,27 @@ disk() {
   rm -f "$probe"
 }
 
+# Whether etcd has a file in its write-ahead log, as etcd itself asks at its start. Where that cannot be seen, nothing is
+# said: the directory, or the nearest one above it, cannot be read, or has an entry that cannot be entered.
+etcd() {
+  [ -n "$etcd_log" ] || return
+  dir=$etcd_log
+  entry=
+  while [ ! -d "$dir" ] && [ "$dir" != / ]; do
+    entry=${dir##*/}
+    dir=${dir%/*}
+    dir=${dir:-/}
+  done
+  entries=$(ls -A "$dir") || return
+  newline='
+'
+  case $newline$entries$newline in *"$newline$entry$newline"*) [ -z "$entry" ] || return ;; esac
+  for file in "$etcd_log"/*.wal; do
+    [ ! -e "$file" ] || { fact etcd-log present && return; }
+  done
+  fact etcd-log absent
+}
+
 # What our agent keeps, read without it.
 record() {
   for file in /var/lib/orrery/node/state.json /var/lib/orrery/node/state.json.bak; do
@@ -160,6 +181,7 @@ facts() {
   network
   leftovers
   disk
+  etcd
   agent
   clock
   fact orrery-facts end

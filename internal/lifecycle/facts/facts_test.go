@@ -21,6 +21,7 @@ import (
 
 	"orrery.dev/orrery/internal/lifecycle/facts"
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/presence"
 )
 
 // shells are the shells that hosts may have.
@@ -31,11 +32,14 @@ var shells = map[string][]string{
 	"Busybox": {"busybox", "sh"},
 }
 
+// etcdLog is the directory of etcd's write-ahead log in these tests.
+const etcdLog = "/var/lib/etcd/member/wal"
+
 // gather runs the script as the engine does, through the standard input of a shell.
 func gather(t *testing.T, agent string, argv ...string) plan.Facts {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stdin = strings.NewReader(facts.Script(agent))
+	cmd.Stdin = strings.NewReader(facts.Script(agent, etcdLog))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	asked := time.Now()
@@ -286,6 +290,25 @@ echo '` + kept(`{"cluster":"alpha","clusterID":"c1"}`) + `' >state.json.bak`,
 			},
 			wantFields: []string{"Applied", "AgentError", "Recorded"},
 		},
+		"EtcdLog": {
+			prepare: `mkdir -p ` + etcdLog + `; touch ` + etcdLog + `/0000000000000000-0000000000000000.wal`,
+			want:    plan.Facts{EtcdLog: presence.Present}, wantFields: []string{"EtcdLog"},
+		},
+		"EtcdLogEmpty": {
+			prepare: `mkdir -p ` + etcdLog + `; touch ` + etcdLog + `/0.tmp`,
+			want:    plan.Facts{EtcdLog: presence.Absent}, wantFields: []string{"EtcdLog"},
+		},
+		// An etcd that fails at its start leaves this.
+		"EtcdLogMissing": {
+			prepare: `mkdir -p /var/lib/etcd/member/snap`,
+			want:    plan.Facts{EtcdLog: presence.Absent}, wantFields: []string{"EtcdLog"},
+		},
+		"EtcdDirectoryMissing": {want: plan.Facts{EtcdLog: presence.Absent}, wantFields: []string{"EtcdLog"}},
+		// It is there, and cannot be entered, as a file system whose server does not answer.
+		"EtcdDirectoryUnreadable": {
+			prepare: `ln -s /nowhere/etcd /var/lib/etcd`,
+			want:    plan.Facts{}, wantFields: []string{"EtcdLog"},
+		},
 		"HostileValues": {
 			prepare:    `printf 'ID="de\tb\033[2J"\nID_LIKE=\nVERSION_ID=$(touch /run/owned)\n' >/etc/os-release; printf 'a\norrery-facts\tend\narch\tvax\n' >/etc/machine-id`,
 			want:       plan.Facts{OS: "de b [2J", OSVersion: "$(touch /run/owned)", MachineID: "a", Arch: runtime.GOARCH},
@@ -339,7 +362,7 @@ func TestFactsWithoutTools(t *testing.T) {
 		}
 	}
 	var script strings.Builder
-	for line := range strings.Lines(facts.Script("/nonexistent")) {
+	for line := range strings.Lines(facts.Script("/nonexistent", "")) {
 		if strings.HasPrefix(line, "PATH=") {
 			line = "PATH=" + bin + "\n"
 		}

@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/presence"
 )
 
 // longest bounds a value, in bytes, because values appear in messages.
@@ -56,6 +57,7 @@ func Parse(output []byte, asked, answered time.Time) (plan.Facts, error) {
 		Agent:         digest(a.first("agent")),
 		AgentError:    clean(strings.Join(a["agent-error"], "; ")),
 		Traces:        slices.Clone(a["trace"]),
+		EtcdLog:       map[string]presence.Presence{"present": presence.Present, "absent": presence.Absent}[a.first("etcd-log")],
 	}
 	f.OS, f.OSLike, f.OSVersion = a.release()
 	f.Listening, f.Listeners = a.listeners()

@@ -82,7 +82,8 @@ func Healthy(etcd, apiServers []string) Snapshot {
 	return s
 }
 
-// Mends reports whether everything that an act disturbs is down, so that the act only repairs.
+// Mends reports whether everything that an act disturbs is down, so that the act only repairs. A
+// learner counts as down, because etcd does not depend on it, unless an API server serves with it.
 // Without a quorum of etcd, an API server whose state is Unknown counts as down. An act that
 // removes members never only repairs.
 func (s Snapshot) Mends(a Act) bool {
@@ -90,9 +91,10 @@ func (s Snapshot) Mends(a Act) bool {
 		return false
 	}
 	idle := len(s.voters()) > 0 && !s.stands()
-	return !slices.ContainsFunc(s.Members, func(m Member) bool { return slices.Contains(a.Etcd, m.Host) && m.Health != Down }) &&
+	return !slices.ContainsFunc(s.Members, func(m Member) bool { return slices.Contains(a.Etcd, m.Host) && m.Health != Down && !m.Learner }) &&
 		!slices.ContainsFunc(s.APIServers, func(p APIServer) bool {
-			return slices.Contains(a.APIServers, p.Host) && p.Health != Down && (p.Health != Unknown || !idle)
+			return s.away(p, a) && p.Health == Up ||
+				slices.Contains(a.APIServers, p.Host) && p.Health != Down && (p.Health != Unknown || !idle)
 		})
 }
 

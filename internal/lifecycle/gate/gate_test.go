@@ -91,12 +91,13 @@ func TestCheck(t *testing.T) {
 		"TwoAtATimeOfFive":            {etcd: "UUUUU", api: "UUUUU", act: etcdOf("h-1", "h-2")},
 		"ThreeAtATimeOfFive":          {etcd: "UUUUU", api: "UUUUU", act: etcdOf("h-1", "h-2", "h-3"), refused: []string{"hosts h-1, h-2, h-3"}},
 		"LearnerHasNoVote":            {etcd: "UUL", api: "UU", act: etcdOf("h-1"), refused: []string{"of 2 members 1 would be left"}},
-		"Learner":                     {etcd: "UUL", api: "UU", act: etcdOf("h-3")},
+		"Learner":                     {etcd: "UUL", api: "UU", act: etcdOf("h-3"), mends: true},
 		"LastAPIServer":               {etcd: "UUU", api: "UDD", act: apiOf("h-1"), refused: []string{"no API server but that of host h-1", "h-2: it does not run", "mend the others"}},
 		"LastAPIServerByItsEtcd":      {etcd: "UUU", api: "UDD", act: etcdOf("h-1"), refused: []string{"no API server but that of host h-1"}},
 		"StoppedAPIServer":            {etcd: "UUU", api: "UDU", act: apiOf("h-2"), mends: true},
 		"APIServerNotReady":           {etcd: "UUU", api: "U?U", act: apiOf("h-2")},
 		"NoAPIServerReady":            {etcd: "UUU", api: "???", act: apiOf("h-2")},
+		"LearnerOfAnAPIServer":        {etcd: "UUL", api: "UUU", act: etcdOf("h-3")},
 		"ExternalEtcd":                {api: "UUU", act: apiOf("h-1")},
 		"NoSpace":                     {etcd: "UUU", api: "UUU", noSpace: true, act: both("h-1"), refused: []string{"NOSPACE", "defragment"}},
 		"NoSpaceEtcdOnly":             {etcd: "UUU", api: "UUU", noSpace: true, act: etcdOf("h-1")},
@@ -136,13 +137,17 @@ func TestCheck(t *testing.T) {
 
 // TestMendsIsAllowed: an act that only repairs is always allowed.
 func TestMendsIsAllowed(t *testing.T) {
-	letters := "UD?X"
+	const letters, servers = "UD?XL", "UD?X" // there are no learners among API servers
 	n := 0
-	for i := range 1 << 12 {
+	for i := range 5 * 5 * 5 * 4 * 4 * 4 {
 		var etcd, api strings.Builder
-		for k := range 3 {
-			etcd.WriteByte(letters[i>>(2*k)&3])
-			api.WriteByte(letters[i>>(6+2*k)&3])
+		for range 3 {
+			etcd.WriteByte(letters[i%5])
+			i /= 5
+		}
+		for range 3 {
+			api.WriteByte(servers[i%4])
+			i /= 4
 		}
 		s := snapshot(etcd.String(), api.String())
 		for _, act := range []gate.Act{etcdOf("h-1"), apiOf("h-1"), both("h-2"), etcdOf("h-1", "h-2", "h-3")} {

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -80,8 +81,8 @@ func (s *Specs) Without(cluster string, out []string, goesOn bool) (*clusterv1al
 }
 
 // With returns the applied spec with hosts from a file, in their roles: all new ones, or only the
-// named ones. For existing hosts it takes the whole entry of the file, which may have a new login.
-// It takes nothing else from the file.
+// named ones. For existing hosts it takes the logins of the file, which may be new ones. It takes
+// nothing else from the file.
 func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clusterv1alpha1.Provision, added []string, err error) {
 	for _, name := range only {
 		switch {
@@ -98,11 +99,12 @@ func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clus
 	if err != nil {
 		return nil, nil, err
 	}
+	renewLogins(spec, file)
 	for _, h := range file.Hosts {
-		switch i := index(spec.Hosts, h.Name); {
-		case i >= 0:
-			spec.Hosts[i] = h
-		case len(only) == 0 || slices.Contains(only, h.Name):
+		if !Has(spec.Hosts, h.Name) && (len(only) == 0 || slices.Contains(only, h.Name)) {
+			if err := s.renames(file, h); err != nil {
+				return nil, nil, err
+			}
 			spec.Hosts = append(spec.Hosts, h)
 			added = append(added, h.Name)
 		}
@@ -114,6 +116,19 @@ func (s *Specs) With(file *clusterv1alpha1.Provision, only []string) (spec *clus
 		}
 	}
 	return spec, added, nil
+}
+
+// renames returns an error if a new host of a file is the machine of a host in Applied that the
+// file lacks.
+func (s *Specs) renames(file *clusterv1alpha1.Provision, added clusterv1alpha1.Host) error {
+	const sshPort = 22
+	for _, h := range s.Applied.Hosts {
+		if !Has(file.Hosts, h.Name) && h.Address == added.Address && cmp.Or(h.Port, sshPort) == cmp.Or(added.Port, sshPort) {
+			return Invalidf("host %s is at %s, which is host %s of the cluster, and the file lacks that: a host cannot get another name. "+
+				"Call it %[3]s in the file, or take %[3]s out of the cluster first", added.Name, added.Address, h.Name)
+		}
+	}
+	return nil
 }
 
 // without returns a spec without hosts. Its role groups list each host by name.

@@ -121,7 +121,7 @@ func TestTake(t *testing.T) {
 	}{
 		"First":               {specs: intent.Specs{Wanted: two, WantedBy: "oak-2"}, given: provision(1), want: one},
 		"Kept":                {specs: intent.Specs{Wanted: one, WantedBy: "oak-2"}, attempt: 1, fixed: hash, want: one},
-		"KeptEarlier":         {specs: intent.Specs{Wanted: one, WantedBy: "oak-2"}, attempt: 1, want: one},
+		"KeptWithoutHash":     {specs: intent.Specs{Wanted: one, WantedBy: "oak-2"}, attempt: 1, refused: "nothing is kept"},
 		"KeptAndAnother":      {specs: intent.Specs{Wanted: one, WantedBy: "oak-2"}, attempt: 1, fixed: hash, given: two, want: one},
 		"OfAnotherRun":        {specs: intent.Specs{Wanted: one, WantedBy: "oak-1"}, attempt: 1, fixed: hash, refused: "nothing is kept"},
 		"OfOneThatHadTheName": {specs: intent.Specs{Wanted: two, WantedBy: "oak-2"}, attempt: 1, fixed: hash, refused: "nothing is kept"},

@@ -8,8 +8,12 @@ package intent
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/plan"
@@ -131,17 +135,16 @@ func (s *Specs) Renewable(current *clusterv1alpha1.Provision) *clusterv1alpha1.P
 	if current == nil {
 		return spec
 	}
-	for i := range spec.Hosts {
-		h := &spec.Hosts[i]
-		j := index(current.Hosts, h.Name)
-		if j < 0 || current.Hosts[j].Address != h.Address {
-			continue
-		}
-		login := current.Hosts[j]
-		login.Labels, login.Arch, login.InternalAddress = h.Labels, h.Arch, h.InternalAddress
-		*h = login
-	}
+	renewLogins(spec, current)
 	return spec
+}
+
+// renewLogins gives hosts of a spec the logins that current has for the same machine: the same name
+// at the same address. The rest of the hosts stays.
+func renewLogins(spec, current *clusterv1alpha1.Provision) {
+	for i := range spec.Hosts {
+		spec.Hosts[i] = withLogin(spec.Hosts[i], current.Hosts)
+	}
 }
 
 // Begin records that a run begins to change hosts. Those that are not in Applied are Known from
@@ -182,7 +185,7 @@ func (s *Specs) Check(cluster string, spec *clusterv1alpha1.Provision) error {
 	for _, p := range plan.Validate(cluster, spec) {
 		// A cluster that lost a member must be changed while the count is even.
 		if s.Applied == nil || p.Origin != plan.EvenEtcd {
-			problems = append(problems, p.Error())
+			problems = append(problems, named(p, spec))
 		}
 	}
 	if s.Applied != nil {
@@ -198,13 +201,31 @@ func (s *Specs) Check(cluster string, spec *clusterv1alpha1.Provision) error {
 			}
 		}
 		for _, p := range plan.ValidateUpdate(applied, spec) {
-			problems = append(problems, p.Error())
+			problems = append(problems, named(p, spec))
 		}
 	}
 	if len(problems) > 0 {
 		return &InvalidError{Problems: problems}
 	}
 	return nil
+}
+
+var hostIndex = regexp.MustCompile(`^(spec\.provision\.hosts\[)(\d+)\]`)
+
+// named returns the message of a problem. It gives a host by its name. The index of a host is that
+// in the spec, which need not be the index in the user's file.
+func named(problem *field.Error, spec *clusterv1alpha1.Provision) string {
+	at := hostIndex.FindStringSubmatch(problem.Field)
+	if at == nil {
+		return problem.Error()
+	}
+	i, err := strconv.Atoi(at[2])
+	if err != nil || i >= len(spec.Hosts) || spec.Hosts[i].Name == "" || index(spec.Hosts, spec.Hosts[i].Name) != i {
+		return problem.Error() // the name does not identify the host
+	}
+	copied := *problem
+	copied.Field = at[1] + spec.Hosts[i].Name + "]" + strings.TrimPrefix(problem.Field, at[0])
+	return copied.Error()
 }
 
 // Has reports whether hosts contains a host with the name.

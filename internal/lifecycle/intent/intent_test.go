@@ -1,6 +1,8 @@
 package intent_test
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -80,7 +82,8 @@ func TestWith(t *testing.T) {
 	applied.Kubernetes.Version = "v1.36.1"
 	file := spec([]string{"n[1:3]"}, []string{"n2", "n4"}, "n1", "n2", "n3", "n4")
 	file.Kubernetes.Version = "v1.36.3"
-	file.Hosts[0].Password = "new"
+	file.Hosts[0].Password, file.Hosts[0].Labels, file.Hosts[0].InternalAddress = "new", map[string]string{"disk": "ssd"}, "10.0.0.9"
+	file.Hosts[1].Password, file.Hosts[1].Address = "of another machine", "10.0.0.2"
 	for name, tc := range map[string]struct {
 		names     []string
 		want      *clusterv1alpha1.Provision
@@ -110,7 +113,7 @@ func TestWith(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Only new hosts and the logins of existing hosts come from the file.
+			// Only new hosts and the logins of existing hosts at the same address come from the file.
 			tc.want.Kubernetes.Version, tc.want.Hosts[0].Password = "v1.36.1", "new"
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("spec (-want +got):\n%s", diff)
@@ -119,6 +122,39 @@ func TestWith(t *testing.T) {
 				t.Errorf("added (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestWithARenamedHost: a host of the cluster that has another name in the file is not added a
+// second time.
+func TestWithARenamedHost(t *testing.T) {
+	applied := spec([]string{"n1"}, []string{"n2"}, "n1", "n2")
+	file := spec([]string{"n1"}, []string{"m2", "n3"}, "n1", "m2", "n3")
+	for i := range 2 {
+		applied.Hosts[i].Address = fmt.Sprintf("10.0.0.%d", i+1)
+		file.Hosts[i].Address, file.Hosts[i].Port = applied.Hosts[i].Address, 22
+	}
+	specs := &intent.Specs{Applied: applied}
+	_, _, err := specs.With(file, nil)
+	if _, ok := errors.AsType[*intent.InvalidError](err); !ok || !strings.Contains(err.Error(), "host m2 is at 10.0.0.2, which is host n2 of the cluster") || !strings.Contains(err.Error(), "Call it n2") {
+		t.Errorf("error %v", err)
+	}
+	if _, added, err := specs.With(file, []string{"n3"}); err != nil || len(added) != 1 {
+		t.Errorf("another host alone: %v, %v", added, err)
+	}
+}
+
+// TestCheckNamesHosts: a problem with a host names it, not its place in a spec that no file has.
+func TestCheckNamesHosts(t *testing.T) {
+	want := provision(1, 2)
+	want.Hosts[1].Port = 70000
+	err := (&intent.Specs{}).Check("oak", defaulted(want))
+	if err == nil || !strings.Contains(err.Error(), "spec.provision.hosts[host-2].port: ") {
+		t.Errorf("error %v", err)
+	}
+	want.Hosts[1].Name = "host-1"
+	if err := (&intent.Specs{}).Check("oak", defaulted(want)); err == nil || !strings.Contains(err.Error(), "spec.provision.hosts[1].name: Duplicate value") {
+		t.Errorf("error of a name that is there twice: %v", err)
 	}
 }
 

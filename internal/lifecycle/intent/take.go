@@ -14,7 +14,7 @@ import (
 // Take returns the spec for an Operation, and the hash for its status. The first attempt uses the
 // given spec. Later attempts use the spec with the hash in the status: Wanted, or given if it is
 // the same. The name in WantedBy is not enough, because a hub reuses the name of a deleted
-// Operation. It is enough only for Operations of earlier versions of Orrery, which have no hash.
+// Operation.
 func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clusterv1alpha1.Provision) (spec *clusterv1alpha1.Provision, hash string, err error) {
 	if op.Spec.Action == lifecyclev1alpha1.ActionRenewCertificates { // the applied spec is renewed
 		if s.Applied == nil {
@@ -32,7 +32,7 @@ func (s *Specs) Take(cluster string, op *lifecyclev1alpha1.Operation, given *clu
 	}
 	if s.Wanted != nil && s.WantedBy == op.Name {
 		kept, err := Hash(s.Wanted)
-		if err != nil || fixed == "" || fixed == kept {
+		if err != nil || fixed == kept {
 			return s.Wanted, kept, err
 		}
 	}

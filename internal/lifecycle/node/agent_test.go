@@ -49,7 +49,7 @@ func TestAgentDigest(t *testing.T) {
 		"WrittenTo": func(path, content string) error { return os.WriteFile(path, []byte(content), 0o755) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			done(t, n, request())
+			done(t, n, request(fileStep("a", "/etc/a", name)))
 			path := n.path(AgentPath)
 			before, err := os.Stat(path)
 			if err != nil {

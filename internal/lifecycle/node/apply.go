@@ -111,6 +111,9 @@ func (s *session) run(ctx context.Context, in io.Reader) error {
 	if s.nothingToDo() {
 		return s.emit(Event{State: lifecyclev1alpha1.StepRunning})
 	}
+	if s.leaseOnly() {
+		return s.extend(ctx)
+	}
 	made, err := s.makeDir()
 	if err != nil {
 		return err
@@ -164,12 +167,42 @@ func (n *Node) makeDir() (made []string, err error) {
 	return made, nil
 }
 
-// nothingToDo reports whether the agent has no directory on the host, and the request only releases
-// a lease and perhaps removes steps.
+// nothingToDo reports whether the agent has no directory on the host, and the request brings
+// nothing there: it takes or releases a lease, and perhaps removes steps.
 func (s *session) nothingToDo() bool {
 	_, err := os.Lstat(s.dir())
 	r := s.request
-	return errors.Is(err, fs.ErrNotExist) && !r.RemoveAll && r.Release && len(r.Steps)+len(r.Streams)+len(r.Fetches) == 0
+	return errors.Is(err, fs.ErrNotExist) && !r.RemoveAll && len(r.Steps)+len(r.Streams)+len(r.Fetches) == 0
+}
+
+// leaseOnly reports whether the request only takes or extends a lease.
+func (s *session) leaseOnly() bool {
+	r := s.request
+	return !r.RemoveAll && !r.Release && len(r.Steps)+len(r.Remove)+len(r.Streams)+len(r.Fetches) == 0
+}
+
+// extend takes or extends the lease. It does not wait for another agent of the same run that works
+// on the host, and changes nothing else.
+func (s *session) extend(ctx context.Context) (err error) {
+	if s.state, err = s.load(); err != nil {
+		return err
+	}
+	if err := s.checkCluster(); err != nil {
+		return err
+	}
+	if err := s.takeLease(ctx, s.request.Lease, s.request.Ended); err != nil {
+		return err
+	}
+	return s.emit(Event{State: lifecyclev1alpha1.StepRunning})
+}
+
+// checkCluster refuses a request for another cluster.
+func (s *session) checkCluster() error {
+	if s.state.ClusterID == "" || s.state.ClusterID == s.request.ClusterID {
+		return nil
+	}
+	return fmt.Errorf("host belongs to cluster %s (authority %s); delete that cluster, or this host of it, first",
+		s.state.Cluster, s.state.ClusterID)
 }
 
 // begin loads the state and refuses a request for another cluster. made lists created directories.
@@ -180,9 +213,8 @@ func (s *session) begin(made []string) (err error) {
 	if s.state, err = s.load(); err != nil {
 		return err
 	}
-	if s.state.ClusterID != "" && s.state.ClusterID != s.request.ClusterID {
-		return fmt.Errorf("host belongs to cluster %s (authority %s); delete that cluster, or this host of it, first",
-			s.state.Cluster, s.state.ClusterID)
+	if err := s.checkCluster(); err != nil {
+		return err
 	}
 	s.reserve()
 	s.stampAgent()
@@ -253,7 +285,7 @@ func (s *session) do(ctx context.Context, i int) (lifecyclev1alpha1.StepState, s
 	hash := step.Hash()
 	r := s.state.find(step.ID)
 	same := r != nil && r.Complete && r.Hash == hash
-	if same && step.Probe == nil {
+	if same && step.Probe == nil && !slices.Contains(s.request.Again, step.ID) {
 		applied, err := kindOf(r.Step)
 		if err != nil {
 			return "", "", err

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +115,7 @@ func TestTakenOver(t *testing.T) {
 // TestWaitsForAnotherAgent waits for the lock until its context ends.
 func TestWaitsForAnotherAgent(t *testing.T) {
 	n := host(t, nil)
-	done(t, n, request())
+	done(t, n, request(fileStep("earlier", "/etc/earlier", "x")))
 	unlock, err := lock(t.Context(), n.dir("lock"))
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +129,45 @@ func TestWaitsForAnotherAgent(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "another agent that is at work") || strings.Contains(out.String(), string(lifecyclev1alpha1.StepChanged)) {
 		t.Errorf("events: %s", out.String())
+	}
+}
+
+// TestExtendsLease: a request without work takes or extends the lease while another agent works on
+// the host. It writes nothing else. On a host without a directory of the agent it does nothing.
+func TestExtendsLease(t *testing.T) {
+	n := host(t, map[string]string{"/etc/a": "a"})
+	before := tree(t, n, true)
+	done(t, n, request())
+	sameTree(t, "after a lease of a free host", tree(t, n, true), before)
+
+	done(t, n, request(fileStep("earlier", "/etc/earlier", "x")))
+	record, err := os.ReadFile(n.dir("state.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := lock(t.Context(), n.dir("lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	later := request()
+	later.Lease.Expires = later.Lease.Expires.Add(time.Hour).UTC().Truncate(time.Second)
+	done(t, n, later)
+	if held, err := n.lease(); err != nil || !held.Expires.Equal(later.Lease.Expires) {
+		t.Errorf("the lease is %+v, %v; want its end at %s", held, err, later.Lease.Expires)
+	}
+	other := request()
+	other.Lease.Operation = "apply-alpha"
+	if e := failed(t, n, other); e.LeaseHeld == nil {
+		t.Errorf("another run: %+v", e)
+	}
+	foreign := request()
+	foreign.ClusterID = "sha256:beta"
+	if e := failed(t, n, foreign); !strings.Contains(e.Message, "host belongs to cluster alpha") {
+		t.Errorf("another cluster: %+v", e)
+	}
+	if now, err := os.ReadFile(n.dir("state.json")); err != nil || string(now) != string(record) {
+		t.Errorf("the record has changed (%v): %s", err, now)
 	}
 }
 

@@ -22,7 +22,9 @@ type Request struct {
 	ClusterID string `json:"clusterID"`
 	Version   string `json:"version,omitempty"`
 	// Lease that the run holds or takes. It is granted if it is free, expired, or held by the same
-	// operation, and its epoch is not lower than the last one seen. It then lasts until Expires.
+	// operation, and its epoch is not lower than the last one seen. It then lasts until Expires. A
+	// request with nothing else to do takes or extends the lease, also while another agent of the run
+	// works on the host.
 	Lease plan.Lease `json:"lease"`
 	// Ended are the RunIDs of runs that the sender knows to have ended. Their leases are free.
 	Ended []string `json:"ended,omitempty"`
@@ -37,6 +39,8 @@ type Request struct {
 	Remove []string `json:"remove,omitempty"`
 	// Steps to do, in this order.
 	Steps []plan.Step `json:"steps,omitempty"`
+	// Again are the IDs of steps that are done even if the host matches them. A unit is restarted.
+	Again []string `json:"again,omitempty"`
 	// RemoveAll undoes every applied step, the latest first, and then removes the agent and its files.
 	RemoveAll bool `json:"removeAll,omitempty"`
 }

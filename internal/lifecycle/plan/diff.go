@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/pmezard/go-difflib/difflib"
+
+	"orrery.dev/orrery/internal/presence"
 )
 
 // Op is what is done with a step.
@@ -62,6 +64,17 @@ type Changes struct {
 	OnHosts string `json:"-"`
 }
 
+// KindObject is the kind of a Change of an object in the cluster. Its Host is no host.
+const KindObject = "Object"
+
+// ofCluster reports whether the change is one of the cluster, not of a host.
+func (c Change) ofCluster() bool { return c.Kind == KindObject }
+
+// StartsAPIServer reports whether an API server is started, for the first time or again.
+func (c *Changes) StartsAPIServer() bool {
+	return slices.ContainsFunc(c.Items, func(i Change) bool { return i.Step == StepAPIServerUnit && i.Op != OpRemove })
+}
+
 // Nothing reports whether there is nothing to do.
 func (c *Changes) Nothing() bool { return len(c.Items)+len(c.Steps) == 0 }
 
@@ -106,7 +119,7 @@ func Diff(p *Plan, facts map[string]Facts, old *Plan) *Changes {
 	applied := map[string][]AppliedStep{}
 	for _, h := range p.Hosts {
 		applied[h.Name] = facts[h.Name].Applied.Steps
-		c.Items = append(c.Items, diffHost(h, applied[h.Name], before[h.Name])...)
+		c.Items = append(c.Items, diffHost(h, facts[h.Name], before[h.Name])...)
 	}
 	c.OnHosts = hash(struct {
 		Plan    string
@@ -141,7 +154,8 @@ func placesOf(p *Plan) map[string]map[string]place {
 	return all
 }
 
-func diffHost(h Host, applied []AppliedStep, before map[string]place) []Change {
+func diffHost(h Host, facts Facts, before map[string]place) []Change {
+	applied := facts.Applied.Steps
 	gone := make(map[string]AppliedStep, len(applied))
 	for _, a := range applied {
 		gone[a.ID] = a
@@ -164,6 +178,8 @@ func diffHost(h Host, applied []AppliedStep, before map[string]place) []Change {
 				change.Op, change.Detail = OpRepair, "was begun and not finished"
 			case a.Drift != "":
 				change.Op, change.Detail = OpRepair, a.Drift
+			case s.ID == stepKubeletUnit && facts.Presence.Node == presence.Absent:
+				change.Op, change.Detail = OpRepair, missingNode
 			default:
 				continue
 			}

@@ -218,3 +218,42 @@ func TestLines(t *testing.T) {
 		t.Errorf("what is done to the cluster is not the last: %v", lines)
 	}
 }
+
+// TestPrintObjects: objects belong to the cluster, and are counted as objects. No host is counted
+// for them.
+func TestPrintObjects(t *testing.T) {
+	object := func(op plan.Op, target string) plan.Change {
+		return plan.Change{Host: "cluster", Step: "objects", Kind: plan.KindObject, Op: op, Target: target, Disruption: plan.DisruptionNone}
+	}
+	host := plan.Change{Host: "node1", Stage: plan.StageNode, Step: "kubelet/config", Kind: "File", Op: plan.OpChange, Target: "/etc/a", Disruption: plan.DisruptionNone}
+	cases := map[string]struct {
+		changes plan.Changes
+		text    string
+		lines   []plan.HostLines
+	}{
+		"Alone": {
+			plan.Changes{Items: []plan.Change{object(plan.OpAdd, "ConfigMap kube-system/a"), object(plan.OpRemove, "ConfigMap kube-system/b"), object(plan.OpAdd, "Service x/y")}},
+			"the cluster as a whole\n    + Object ConfigMap kube-system/a\n    - Object ConfigMap kube-system/b\n    + Object Service x/y\n" +
+				"0 hosts: 2 objects to add, 1 object to remove. Nothing that runs is disturbed.\nplan \n",
+			[]plan.HostLines{{Hosts: []string{"cluster"}, Lines: []string{"+ Object ConfigMap kube-system/a", "- Object ConfigMap kube-system/b", "+ Object Service x/y"}}},
+		},
+		"WithHostAndStep": {
+			plan.Changes{Items: []plan.Change{host, object(plan.OpAdd, "Service x/y")}, Steps: []plan.ClusterStep{plan.UncordonNode("node1")}},
+			"node1\n  node\n    ~ File /etc/a\nthe cluster as a whole\n    + Object Service x/y\n    * Uncordon node1\n" +
+				"1 host: 1 to change, 1 object to add, 1 to do in the cluster. Nothing that runs is disturbed.\nplan \n",
+			[]plan.HostLines{{Hosts: []string{"node1"}, Lines: []string{"~ File /etc/a"}}, {Hosts: []string{"cluster"}, Lines: []string{"+ Object Service x/y", "* Uncordon node1"}}},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			tc.changes.Print(&b)
+			if diff := cmp.Diff(tc.text, b.String()); diff != "" {
+				t.Errorf("text (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.lines, tc.changes.Lines("cluster")); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

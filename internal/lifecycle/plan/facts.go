@@ -1,6 +1,10 @@
 package plan
 
-import "time"
+import (
+	"time"
+
+	"orrery.dev/orrery/internal/presence"
+)
 
 // InitSystemd is the init system that hosts must have.
 const InitSystemd = "systemd"
@@ -68,8 +72,12 @@ type Facts struct {
 	Recorded bool `json:"recorded,omitempty"`
 	// Traces are paths that exist because of Orrery.
 	Traces []string `json:"traces,omitempty"`
+	// EtcdLog is the write-ahead log of etcd, in the directory that EtcdLog names.
+	EtcdLog presence.Presence `json:"etcdLog,omitempty"`
 	// Applied is what the agent reports as applied, or the record itself if the agent does not answer.
 	Applied Applied `json:"applied,omitzero"`
+	// Presence is what the cluster shows of the host. The host does not report it.
+	Presence Presence `json:"presence,omitzero"`
 }
 
 // Link is a network interface of a host.
@@ -82,8 +90,7 @@ type Link struct {
 
 // Applied is what was applied to a host, and its present state.
 type Applied struct {
-	// Protocol and digest of the agent on the host. Agents of earlier versions of Orrery report
-	// neither.
+	// Protocol and digest of the agent on the host.
 	Protocol int    `json:"protocol,omitempty"`
 	Agent    string `json:"agent,omitempty"`
 	// Cluster and ClusterID identify the cluster of the host. They are empty if it has none.

@@ -129,7 +129,7 @@ kubernetes:
   podPidsLimit: 1000
   nodeCidrMaskSize: 25
   apiserverCertExtraSans: [blue.example.com, 192.0.2.1]
-  featureGates: {B: false, A: true}
+  featureGates: {RotateKubeletServerCertificate: true, AllAlpha: false}
   apiserverArgs: [profiling=true, "enable-admission-plugins=AlwaysPullImages,NodeRestriction", v=4]
   controllerManagerArgs: [terminated-pod-gc-threshold=10]
   schedulerArgs: [v=4]

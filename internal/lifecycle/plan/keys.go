@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 	"sigs.k8s.io/yaml"
@@ -44,6 +45,13 @@ const (
 	leafEtcdServer        = "etcd-server"
 	leafEtcdPeer          = "etcd-peer"
 )
+
+// IsControlPlaneLeaf reports whether etcd or the API server of a host serves or connects with a
+// leaf.
+func IsControlPlaneLeaf(name string) bool {
+	_, leaf, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{leafAPIServer, leafEtcdClient, leafEtcdServer, leafEtcdPeer}, leaf)
+}
 
 // Users and groups that Kubernetes defines.
 const (

@@ -216,7 +216,7 @@ func localProbe(id string, port int, name string) Step {
 // gates adds feature gates, if there are any.
 func (f flags) gates(all map[string]bool) {
 	if len(all) > 0 {
-		f["feature-gates"] = gates(all)
+		f[flagFeatureGates] = gates(all)
 	}
 }
 

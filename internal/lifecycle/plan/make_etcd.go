@@ -47,23 +47,48 @@ func (h *hostMaker) etcd() []Step {
 		[]Step{
 			unit("etcd", Unit{
 				Name: unitEtcd, Description: h.describe("etcd"), Command: h.etcdCommand(), LimitNOFILE: 65536,
+				Env:    map[string]string{etcdInitialState: h.etcdState()},
+				Mounts: h.etcdMounts(), Data: EtcdLog(h.spec) + "/*.wal", Established: establishedFile,
 			}, program, ca),
-			{ID: "etcd/probe", Probe: &Probe{
+			{ID: stepEtcdProbe, Probe: &Probe{
 				URL:    httpsURL("127.0.0.1", h.spec.Etcd.Port) + "/health",
 				CAFile: etcdPKIDir + "/ca.crt", CertFile: etcdPKIDir + "/server.crt", KeyFile: etcdPKIDir + "/server.key",
 				Contains: `"health":"true"`, Timeout: quorumTimeout, Unit: unitEtcd,
 			}},
+			file(stepEtcdEstablished, establishedFile, etcdEstablished, DisruptionNone),
 		})
+}
+
+// etcdInitialState is the variable for --initial-cluster-state. With "new", an etcd without data
+// begins an empty cluster. etcd does not start if it has both the variable and the flag.
+const etcdInitialState = "ETCD_INITIAL_CLUSTER_STATE"
+
+// etcdEstablished is the content of Unit.Established. It is read at the next start, so that writing
+// it restarts nothing.
+const etcdEstablished = "# Written by Orrery when etcd first had a quorum. While this file is here, etcd does not start without its data.\n" +
+	etcdInitialState + "=existing\n"
+
+// etcdState returns the initial cluster state of the first start.
+func (h *hostMaker) etcdState() string {
+	if h.bootstrap().Join {
+		return "existing"
+	}
+	return "new"
+}
+
+// etcdMounts returns the directories of etcd's data.
+func (h *hostMaker) etcdMounts() []string {
+	dirs := []string{h.spec.Etcd.DataDir}
+	if log := EtcdLog(h.spec); !below(log, h.spec.Etcd.DataDir) {
+		dirs = append(dirs, log)
+	}
+	return dirs
 }
 
 func (h *hostMaker) etcdCommand() []string {
 	e := h.spec.Etcd
 	client, peer := httpsURL(h.ip(), e.Port), httpsURL(h.ip(), e.PeerPort)
 	bootstrap := h.bootstrap()
-	state := "new"
-	if bootstrap.Join {
-		state = "existing"
-	}
 	members := make([]string, 0, len(bootstrap.Members))
 	for _, name := range slices.Sorted(maps.Keys(bootstrap.Members)) {
 		members = append(members, name+"="+bootstrap.Members[name])
@@ -72,7 +97,7 @@ func (h *hostMaker) etcdCommand() []string {
 		"name": h.Name, "data-dir": e.DataDir,
 		"listen-client-urls": client + "," + httpsURL("127.0.0.1", e.Port), "advertise-client-urls": client,
 		"listen-peer-urls": peer, "initial-advertise-peer-urls": peer,
-		"initial-cluster": strings.Join(members, ","), "initial-cluster-state": state, "initial-cluster-token": h.name,
+		"initial-cluster": strings.Join(members, ","), "initial-cluster-token": h.name,
 		"cert-file": etcdPKIDir + "/server.crt", "key-file": etcdPKIDir + "/server.key",
 		"trusted-ca-file": etcdPKIDir + "/ca.crt", "client-cert-auth": "true",
 		"peer-cert-file": etcdPKIDir + "/peer.crt", "peer-key-file": etcdPKIDir + "/peer.key",

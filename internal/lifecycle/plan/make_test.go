@@ -148,11 +148,18 @@ func TestMakeEtcdBootstrap(t *testing.T) {
 		"cp4": {"cp4=https://10.0.0.4:2380,gone=https://10.0.0.9:2380", "existing"},
 		"cp5": {three + ",cp4=https://10.0.0.4:2380,cp5=https://10.0.0.5:2380", "existing"},
 	} {
-		command := stepOf(t, hostOf(t, p, host), "etcd/unit").Unit.Command
-		for _, flag := range []string{"--initial-cluster=" + want[0], "--initial-cluster-state=" + want[1]} {
-			if !slices.Contains(command, flag) {
-				t.Errorf("%s: the command has no %s: %s", host, flag, command)
-			}
+		unit := stepOf(t, hostOf(t, p, host), "etcd/unit").Unit
+		if flag := "--initial-cluster=" + want[0]; !slices.Contains(unit.Command, flag) {
+			t.Errorf("%s: the command has no %s: %s", host, flag, unit.Command)
+		}
+		if got := unit.Env["ETCD_INITIAL_CLUSTER_STATE"]; got != want[1] {
+			t.Errorf("%s: the first start has state %q, want %q", host, got, want[1])
+		}
+		// It is written after the probe, and so after the first quorum.
+		steps := hostOf(t, p, host).Stages[1].Steps
+		if last := steps[len(steps)-1]; last.ID != "etcd/established" || steps[len(steps)-2].ID != "etcd/probe" ||
+			last.File.Path != unit.Established || !strings.Contains(last.File.Content, "ETCD_INITIAL_CLUSTER_STATE=existing\n") {
+			t.Errorf("%s: the last step is %+v", host, last)
 		}
 	}
 }

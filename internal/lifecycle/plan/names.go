@@ -20,6 +20,9 @@ const (
 	modeIPVS     = "ipvs"
 )
 
+// flagFeatureGates is the flag that sets feature gates.
+const flagFeatureGates = "feature-gates"
+
 // dockerHub is the registry of images that name no registry.
 const dockerHub = "docker.io"
 
@@ -54,6 +57,7 @@ const (
 	caFile           = pkiDir + "/ca.crt"
 	adminFile        = configDir + "/admin.conf"
 	backendsFile     = configDir + "/loadbalancer"
+	establishedFile  = configDir + "/etcd.env"
 	containerdSocket = "/run/containerd/containerd.sock"
 )
 
@@ -89,6 +93,12 @@ const (
 
 // StepEtcdUnit starts etcd. From then on the initial members are fixed.
 const StepEtcdUnit = "etcd/unit"
+
+// stepEtcdProbe succeeds when etcd has a quorum. stepEtcdEstablished records that on the host.
+const (
+	stepEtcdProbe       = "etcd/probe"
+	stepEtcdEstablished = "etcd/established"
+)
 
 // StepAPIServerUnit starts the API server.
 const StepAPIServerUnit = "apiserver/unit"

@@ -198,6 +198,13 @@ type Unit struct {
 	Notify bool `json:"notify,omitempty"`
 	// LimitNOFILE bounds open files; zero is the system's default.
 	LimitNOFILE int64 `json:"limitNOFILE,omitempty"`
+	// Mounts are paths whose file systems must be mounted before the unit starts.
+	Mounts []string `json:"mounts,omitempty"`
+	// Data is a pattern of the files with the data of the process. Established is a file that a later
+	// step writes once there are data. While it exists, the unit starts only if a file matches Data,
+	// and its lines are added to the environment. A running process does not notice it.
+	Data        string `json:"data,omitempty"`
+	Established string `json:"established,omitempty"`
 }
 
 // Sweep removes what components create while they run. Doing the step records what exists before.

@@ -32,6 +32,17 @@ type Finding struct {
 	Fix string `json:"fix"`
 }
 
+// IsOfTheHostAlone reports whether a finding can begin after its host joined a cluster, and does
+// not affect what other hosts do. Addresses and identities are compared with other hosts, and the
+// agent needs root.
+func (f Finding) IsOfTheHostAlone() bool {
+	switch f.Check {
+	case CheckDistribution, CheckKernel, CheckCgroups, CheckMemory, CheckSwap, CheckDisk, CheckTools, CheckPorts, CheckClock:
+		return true
+	}
+	return false
+}
+
 // The checks.
 const (
 	CheckRoot         = "Root"
@@ -58,6 +69,8 @@ const (
 	CheckSELinux      = "SELinux"
 	CheckFirewall     = "Firewall"
 	CheckCertificates = "Certificates"
+	CheckData         = "Data"
+	CheckMember       = "Member"
 )
 
 const (
@@ -72,15 +85,15 @@ const (
 	maxEtcdSkew       = time.Second
 )
 
-// Preflight returns the problems of the hosts, from their facts alone. It skips hosts without
-// facts, which the caller reports. The findings are in the order of the spec's hosts and of the
-// checks.
+// Preflight returns the problems of the hosts, from their facts and how their etcd first started.
+// It skips hosts without facts, which the caller reports. The findings are in the order of the
+// spec's hosts and of the checks.
 func Preflight(in Input) []Finding {
 	t, err := resolve(in.Name, in.Spec)
 	if err != nil { // Make returns this error
 		return nil
 	}
-	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in)}
+	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in), bootstrap: in.EtcdBootstrap}
 	for _, h := range in.Spec.Hosts {
 		facts, ok := in.Facts[h.Name]
 		if !ok {
@@ -93,6 +106,7 @@ func Preflight(in Input) []Finding {
 				(*survey).systemd, (*survey).cgroups, (*survey).cpu, (*survey).memory, (*survey).swap, (*survey).disk, (*survey).fsync,
 				(*survey).tools, (*survey).leftovers, (*survey).ports, (*survey).address, (*survey).network, (*survey).mtu,
 				(*survey).clock, (*survey).identity, (*survey).selinux, (*survey).firewall, (*survey).certificates,
+				(*survey).data, (*survey).etcdMember,
 			} {
 				check(s)
 			}
@@ -115,8 +129,10 @@ type survey struct {
 	carriers map[netip.Addr][]string
 	id       string
 	// due has the leaves to renew, by host.
-	due      map[string][]pki.Expiry
-	findings []Finding
+	due map[string][]pki.Expiry
+	// bootstrap has, by host, how its etcd first started.
+	bootstrap map[string]EtcdBootstrap
+	findings  []Finding
 }
 
 // carriers maps addresses to the hosts that have them, in the order of the spec. Loopback addresses

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Print writes the changes as text: by host and stage, one per line.
@@ -18,34 +20,37 @@ var signs = map[Op]string{OpAdd: "+", OpChange: "~", OpRepair: "!", OpRemove: "-
 func (c *Changes) print(w io.Writer, detail bool) {
 	var b strings.Builder
 	host, stage := "", StageID("")
-	for i, item := range c.Items {
+	for _, item := range c.Items {
+		if item.ofCluster() {
+			continue
+		}
 		if !detail && slices.Contains(c.Undone, item.Host) {
 			if host != item.Host {
-				fmt.Fprintf(&b, "%s\n    - %s\n", item.Host, c.undone(item.Host))
+				_ = neutral.Fprintf(&b, "%s\n    - %s\n", item.Host, c.undone(item.Host))
 			}
 			host = item.Host
 			continue
 		}
-		if i == 0 || item.Host != host {
-			fmt.Fprintf(&b, "%s\n", item.Host)
+		if item.Host != host {
+			_ = neutral.Fprintf(&b, "%s\n", item.Host)
 			stage = "none yet"
 		}
 		if item.Stage != stage {
-			fmt.Fprintf(&b, "  %s\n", section(item))
+			_ = neutral.Fprintf(&b, "  %s\n", section(item))
 		}
 		host, stage = item.Host, item.Stage
-		fmt.Fprintf(&b, "    %s %s\n", signs[item.Op], item.line())
+		_ = neutral.Fprintf(&b, "    %s %s\n", signs[item.Op], item.line())
 		if detail {
 			for line := range strings.Lines(item.Detail) {
-				fmt.Fprintf(&b, "        %s\n", strings.TrimSuffix(line, "\n"))
+				_ = neutral.Fprintf(&b, "        %s\n", strings.TrimSuffix(line, "\n"))
 			}
 		}
 	}
-	if len(c.Steps) > 0 {
+	if lines := c.clusterLines(); len(lines) > 0 {
 		b.WriteString("the cluster as a whole\n")
-	}
-	for _, line := range stepLines(c.Steps) {
-		fmt.Fprintf(&b, "    * %s\n", line)
+		for _, line := range lines {
+			_ = neutral.Fprintf(&b, "    %s\n", line)
+		}
 	}
 	if c.Rollout != nil && slices.ContainsFunc(c.Rollout.Waves, Wave.Disturbs) {
 		b.WriteString("in this order\n")
@@ -54,23 +59,40 @@ func (c *Changes) print(w io.Writer, detail bool) {
 	if detail {
 		c.Content.list(&b)
 	}
-	fmt.Fprintf(&b, "%s\n", c.Summary())
+	_ = neutral.Fprintf(&b, "%s\n", c.Summary())
 	for _, outage := range c.Outages {
-		fmt.Fprintf(&b, "Outage: %s.\n", outage)
+		_ = neutral.Fprintf(&b, "Outage: %s.\n", outage)
 	}
-	fmt.Fprintf(&b, "plan %s\n", c.Hash)
+	_ = neutral.Fprintf(&b, "plan %s\n", c.Hash)
 	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does
 }
 
 // HostLines are the changes of hosts with the same changes, one per line.
 type HostLines struct{ Hosts, Lines []string }
 
-// Lines returns the changes as Print writes them, by hosts with the same changes. The steps in the
+// clusterLines are the changes of objects and the steps in the cluster, one per line.
+func (c *Changes) clusterLines() []string {
+	var lines []string
+	for _, item := range c.Items {
+		if item.ofCluster() {
+			lines = append(lines, signs[item.Op]+" "+item.line())
+		}
+	}
+	for _, line := range stepLines(c.Steps) {
+		lines = append(lines, "* "+line)
+	}
+	return lines
+}
+
+// Lines returns the changes as Print writes them, by hosts with the same changes. Those of the
 // cluster come last, under the host name cluster.
 func (c *Changes) Lines(cluster string) []HostLines {
 	var hosts []string
 	of := map[string][]string{}
 	for _, item := range c.Items {
+		if item.ofCluster() {
+			continue
+		}
 		if of[item.Host] == nil {
 			hosts = append(hosts, item.Host)
 		}
@@ -84,14 +106,10 @@ func (c *Changes) Lines(cluster string) []HostLines {
 			all = append(all, HostLines{[]string{host}, of[host]})
 		}
 	}
-	if len(c.Steps) == 0 {
-		return all
+	if lines := c.clusterLines(); len(lines) > 0 {
+		all = append(all, HostLines{[]string{cluster}, lines})
 	}
-	steps := HostLines{Hosts: []string{cluster}}
-	for _, line := range stepLines(c.Steps) {
-		steps.Lines = append(steps.Lines, "* "+line)
-	}
-	return append(all, steps)
+	return all
 }
 
 // undone summarizes the removal of all steps on a host.
@@ -114,15 +132,15 @@ func (c Content) list(b *strings.Builder) {
 		b.WriteString("content\n")
 	}
 	for _, f := range c.Files {
-		fmt.Fprintf(b, "    file %s %s\n", f.URL, f.Digest)
+		_ = neutral.Fprintf(b, "    file %s %s\n", f.URL, f.Digest)
 	}
 	for _, o := range c.Objects {
 		for _, s := range o.Sources {
-			fmt.Fprintf(b, "    objects of %s: %s\n", o.Group, s)
+			_ = neutral.Fprintf(b, "    objects of %s: %s\n", o.Group, s)
 		}
 	}
 	for _, i := range c.Images {
-		fmt.Fprintf(b, "    image %s for %s\n", i.Reference, i.For)
+		_ = neutral.Fprintf(b, "    image %s for %s\n", i.Reference, i.For)
 	}
 }
 
@@ -153,9 +171,13 @@ func (c *Changes) Summary() string {
 		return "Nothing to do."
 	}
 	hosts := map[string]bool{}
-	ops := map[Op]int{}
+	ops, objects := map[Op]int{}, map[Op]int{}
 	disturbing := map[Disruption]int{}
 	for _, item := range c.Items {
+		if item.ofCluster() {
+			objects[item.Op]++
+			continue
+		}
 		hosts[item.Host] = true
 		ops[item.Op]++
 		disturbing[item.Disruption]++
@@ -167,6 +189,15 @@ func (c *Changes) Summary() string {
 	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
 		if n := ops[op]; n > 0 {
 			done = append(done, fmt.Sprintf("%d to %s", n, op))
+		}
+	}
+	for _, op := range []Op{OpAdd, OpChange, OpRepair, OpRemove} {
+		switch n := objects[op]; n {
+		case 0:
+		case 1:
+			done = append(done, fmt.Sprintf("1 object to %s", op))
+		default:
+			done = append(done, fmt.Sprintf("%d objects to %s", n, op))
 		}
 	}
 	for _, d := range slices.Backward(disruptions[1:]) {

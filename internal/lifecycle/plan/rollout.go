@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Rollout is the order in which hosts change: waves, one after the other.
@@ -33,7 +34,8 @@ type WaveName string
 
 // The waves, in their order.
 const (
-	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs.
+	// WaveTogether disturbs nothing: new hosts, changes without a restart, and repairs of components
+	// that are down.
 	WaveTogether WaveName = "together"
 	// WaveJoin adds members to an existing etcd cluster, one after the other.
 	WaveJoin WaveName = "join etcd"
@@ -71,7 +73,7 @@ type Task struct {
 	Gated     bool `json:"gated,omitempty"`
 	Etcd      bool `json:"etcd,omitempty"`
 	APIServer bool `json:"apiServer,omitempty"`
-	// Last is true for the last task of the host, after which its lease is released.
+	// Last is true for the last task of the host.
 	Last bool `json:"last,omitempty"`
 }
 
@@ -87,7 +89,27 @@ type RolloutOptions struct {
 	Mute map[string]bool
 	// Joins has the hosts whose etcd joins, or joined, an existing etcd cluster.
 	Joins map[string]bool
+	// Part has the hosts of the cluster as it was applied last. It is empty until the cluster is
+	// built.
+	Part map[string]bool
 }
+
+// rolls reports whether the work disturbs what runs, so that it must not run on all hosts at once.
+//
+// On a host of the built cluster, every restart disturbs. On any other host, restarts disturb once
+// all stages of the host have succeeded. Before that, hosts may wait for each other. A member of
+// etcd and an API server belong to the built cluster as soon as they run, also on a host that was
+// added only in part.
+func (o RolloutOptions) rolls(w Work) bool {
+	if !Worse(w.Restarts.Worst, DisruptionReload) {
+		return false
+	}
+	return o.settled(w) || len(o.Part) > 0 && w.Restarts.ControlPlane()
+}
+
+// settled reports whether the host may run pods: it is part of the built cluster, or all its stages
+// have succeeded.
+func (o RolloutOptions) settled(w Work) bool { return o.Part[w.Host.Name] || !w.Unbuilt }
 
 // MakeRollout orders the work on hosts. It is pure.
 func MakeRollout(p *Plan, works []Work, o RolloutOptions) *Rollout {
@@ -95,7 +117,7 @@ func MakeRollout(p *Plan, works []Work, o RolloutOptions) *Rollout {
 	var controlPlanes, workers []Work
 	for _, w := range works {
 		switch {
-		case o.Mends[w.Host.Name] || !w.Rolls():
+		case o.Mends[w.Host.Name] || !o.rolls(w):
 			m.together(w)
 		case slices.Contains(w.Host.Roles, clusterv1alpha1.RoleControlPlane), slices.Contains(w.Host.Roles, clusterv1alpha1.RoleEtcd):
 			controlPlanes = append(controlPlanes, w)
@@ -160,7 +182,8 @@ func (m *rolloutMaker) controlPlane(w Work) {
 	} {
 		t := m.task(w, w.stages(wave.stages...))
 		t.Gated = true
-		t.Etcd, t.APIServer = w.restarts(t, StepEtcdUnit), w.restarts(t, StepAPIServerUnit)
+		restarts := w.restartsIn(t)
+		t.Etcd, t.APIServer = restarts.Etcd, restarts.APIServer
 		t.Joins = m.options.Joins[w.Host.Name] && slices.Contains(t.Stages, StageEtcd)
 		m.add(wave.name, t)
 	}
@@ -169,7 +192,7 @@ func (m *rolloutMaker) controlPlane(w Work) {
 // task returns a task for some stages of a host. It drains the node if the stages disturb its pods.
 func (m *rolloutMaker) task(w Work, stages []StageID) Task {
 	t := Task{Host: w.Host.Name, Stages: stages, Remove: w.removeIn(stages)}
-	if w.Node && !m.options.Mute[w.Host.Name] && Worse(w.worstOf(t), DisruptionRestart) {
+	if w.Node && !m.options.Mute[w.Host.Name] && m.options.settled(w) && Worse(w.restartsIn(t).Worst, DisruptionRestart) {
 		t.Before, t.After = w.around(m.plan)
 	}
 	return t
@@ -229,20 +252,9 @@ func (w Work) removeIn(stages []StageID) []string {
 	return w.Remove
 }
 
-// worstOf returns the worst disruption of a task.
-func (w Work) worstOf(t Task) Disruption {
-	worst := DisruptionNone
-	for _, i := range w.Changes {
-		if i.Op != OpAdd && w.does(t, i) && Worse(i.Disruption, worst) {
-			worst = i.Disruption
-		}
-	}
-	return worst
-}
-
-// restarts reports whether a task restarts a unit that existed before.
-func (w Work) restarts(t Task, unit string) bool {
-	return slices.ContainsFunc(w.Changes, func(i Change) bool { return i.Step == unit && i.Op != OpAdd && w.does(t, i) })
+// restartsIn returns what a task restarts.
+func (w Work) restartsIn(t Task) Restarts {
+	return RestartsOf(slices.DeleteFunc(slices.Clone(w.Changes), func(i Change) bool { return !w.does(t, i) }))
 }
 
 // does reports whether a task makes a change.
@@ -277,11 +289,11 @@ func (r *Rollout) Print(w io.Writer) {
 			at = fmt.Sprintf("%d at a time", wave.AtATime)
 		}
 		if i > 0 && r.PauseBetween > 0 && wave.Disturbs() && r.Waves[i-1].Disturbs() {
-			fmt.Fprintf(&b, "  pause %s\n", r.PauseBetween)
+			_ = neutral.Fprintf(&b, "  pause %s\n", r.PauseBetween)
 		}
-		fmt.Fprintf(&b, "  wave %d: %s, %s\n", i+1, wave.Name, at)
+		_ = neutral.Fprintf(&b, "  wave %d: %s, %s\n", i+1, wave.Name, at)
 		for _, t := range wave.Tasks {
-			fmt.Fprintf(&b, "    %s\n", t)
+			_ = neutral.Fprintf(&b, "    %s\n", t)
 		}
 	}
 	_, _ = io.WriteString(w, b.String()) // ignored as fmt.Println does

@@ -28,7 +28,7 @@ var (
 	packagePattern   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9+._:~=-]*$`)
 	registryPattern  = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?(:[0-9]{1,5})?$|^\[[0-9a-fA-F:]+\](:[0-9]{1,5})?$`)
 	namespacePattern = regexp.MustCompile(`^[a-z0-9]+([._/-]+[a-z0-9]+)*$`)
-	gatePattern      = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*$`)
+	featurePattern   = regexp.MustCompile(`^[A-Z][a-zA-Z0-9]*$`)
 	userPattern      = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.@\\-]*\$?$`)
 )
 

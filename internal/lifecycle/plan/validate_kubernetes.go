@@ -57,11 +57,7 @@ func (v *validator) validateKubernetes(p *field.Path) {
 			v.invalidf(p.Child("apiserverCertExtraSans").Index(i), san, "must be a DNS name or an IP address")
 		}
 	}
-	for _, gate := range slices.Sorted(maps.Keys(k.FeatureGates)) {
-		if !gatePattern.MatchString(gate) {
-			v.invalidf(p.Child("featureGates").Key(gate), gate, "is not the name of a feature gate, such as NodeSwap")
-		}
-	}
+	v.validateFeatures(p.Child("featureGates"), everyComponent, k.FeatureGates)
 	v.validateArgs(p.Child("apiserverArgs"), fileAPIServer, k.APIServerArgs)
 	v.validateArgs(p.Child("controllerManagerArgs"), fileControllerManager, k.ControllerManagerArgs)
 	v.validateArgs(p.Child("schedulerArgs"), fileScheduler, k.SchedulerArgs)
@@ -72,10 +68,10 @@ func (v *validator) validateKubernetes(p *field.Path) {
 		}
 	}
 	if c := k.KubeletConfiguration; c != nil {
-		v.validateConfiguration(p.Child("kubeletConfiguration"), c.Raw, owned.Kubelet)
+		v.validateConfiguration(p.Child("kubeletConfiguration"), fileKubelet, c.Raw, owned.Kubelet)
 	}
 	if c := k.KubeProxyConfiguration; c != nil {
-		v.validateConfiguration(p.Child("kubeProxyConfiguration"), c.Raw, owned.Proxy)
+		v.validateConfiguration(p.Child("kubeProxyConfiguration"), fileKubeProxy, c.Raw, owned.Proxy)
 	}
 }
 
@@ -97,6 +93,9 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 		default:
 			names[i] = strings.ReplaceAll(name, "_", "-") // as the programs read the name
 		}
+		if names[i] == flagFeatureGates && program != fileEtcd {
+			v.validateFeatures(p.Index(i), program, featuresOfFlag(value))
+		}
 		if instead, set := owned.Flags[program][names[i]]; set {
 			way := "leave it out"
 			if instead != "" {
@@ -108,9 +107,11 @@ func (v *validator) validateArgs(p *field.Path, program string, args clusterv1al
 	return names
 }
 
-// validateConfiguration checks settings that are merged into a configuration file.
-func (v *validator) validateConfiguration(p *field.Path, raw []byte, keys []string) {
-	for _, key := range slices.Sorted(maps.Keys(v.object(p, raw))) {
+// validateConfiguration checks settings that are merged into the configuration file of a program.
+func (v *validator) validateConfiguration(p *field.Path, program string, raw []byte, keys []string) {
+	settings := v.object(p, raw)
+	v.validateFeatures(p.Child("featureGates"), program, featuresOfConfiguration(settings))
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if slices.Contains(keys, key) {
 			v.add(field.Forbidden(p.Child(key), "is set by Orrery: leave it out"))
 		}

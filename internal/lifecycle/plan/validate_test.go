@@ -114,6 +114,14 @@ func TestValidate(t *testing.T) {
 		"ProxyMode":         {spec: hosts + groups + "kubernetes: {version: v1.36.3, proxyMode: ebpf}", want: []string{root + "kubernetes.proxyMode"}},
 		"SAN":               {spec: hosts + groups + "kubernetes: {version: v1.36.3, apiserverCertExtraSans: ['*.example.com', 'a b']}", want: []string{root + "kubernetes.apiserverCertExtraSans[1]"}},
 		"FeatureGate":       {spec: hosts + groups + "kubernetes: {version: v1.36.3, featureGates: {'A=true,B': true}}", want: []string{root + "kubernetes.featureGates[A=true,B]"}},
+		"FeatureGatesOfArgs": {
+			spec: hosts + groups + "kubernetes: {version: v1.36.3, apiserverArgs: ['feature-gates=TTLAfterFinished=true,NodeSwap=true, kube:NodeSwap=false'], controllerManagerArgs: ['feature_gates=ControllerManagerReleaseLeaderElectionLockOnExit=true']}\netcd: {extraArgs: ['feature-gates=InitialCorruptCheck=true']}",
+			want: []string{root + "kubernetes.apiserverArgs[0][NodeSwap]", root + "kubernetes.apiserverArgs[0][TTLAfterFinished]"}, says: "always true",
+		},
+		"FeatureGatesOfConfigurations": {
+			spec: hosts + groups + "kubernetes: {version: v1.36.3, kubeletConfiguration: {featureGates: {TTLAfterFinished: true, NodeSwap: true}}, kubeProxyConfiguration: {featureGates: {TTLAfterFinished: false}}}",
+			want: []string{root + "kubernetes.kubeletConfiguration.featureGates[TTLAfterFinished]", root + "kubernetes.kubeProxyConfiguration.featureGates[TTLAfterFinished]"},
+		},
 		"ArgsMalformed": {
 			spec: hosts + groups + "kubernetes: {version: v1.36.3, schedulerArgs: ['--v=4', v, '=4', \"v=4\\nx\"]}",
 			want: []string{root + "kubernetes.schedulerArgs[0]", root + "kubernetes.schedulerArgs[1]", root + "kubernetes.schedulerArgs[2]", root + "kubernetes.schedulerArgs[3]"},

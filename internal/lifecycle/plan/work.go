@@ -1,6 +1,10 @@
 package plan
 
-import "slices"
+import (
+	"slices"
+
+	"orrery.dev/orrery/internal/presence"
+)
 
 // stepKubeletUnit starts the kubelet. A host with this step is a node.
 const stepKubeletUnit = "kubelet" + suffixUnit
@@ -9,20 +13,24 @@ const stepKubeletUnit = "kubelet" + suffixUnit
 type Work struct {
 	Host Host
 	// Fresh is true if nothing of Orrery is on the host. Unbuilt is true if no probe of some stage has
-	// succeeded yet. Nothing that runs on an unbuilt host is disturbed, and other hosts may wait for
-	// it, such as etcd members for their quorum.
+	// succeeded yet. Other hosts may wait for an unbuilt host, such as etcd members for their quorum.
+	// An unbuilt host may nevertheless run components whose restart disturbs the cluster.
 	Fresh, Unbuilt bool
-	// Node is true if the host is, or was, a node. Unregistered is true if it has no kubelet yet.
+	// Node is true if the host is, or was, a node. Unregistered is true if it has no kubelet yet, or
+	// its Node is gone.
 	Node, Unregistered bool
 	// Member is true if etcd was started on the host.
 	Member bool
 	// Stages with changes, and steps to undo before them.
 	Stages []Stage
 	Remove []string
+	// Again are the steps that are done although the host matches them, because the cluster lacks what
+	// they make.
+	Again []string
 	// Changes of the host.
 	Changes []Change
-	// Worst is the worst disruption of the changes.
-	Worst Disruption
+	// Restarts is what the changes restart on the host.
+	Restarts Restarts
 }
 
 // Works returns the hosts of a plan with changes, of those whose facts are known.
@@ -33,9 +41,10 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 		if !reached {
 			continue
 		}
-		w := Work{Host: h, Fresh: f.Applied.Cluster == "", Unbuilt: unbuilt(h, f.Applied), Worst: DisruptionNone}
+		w := Work{Host: h, Fresh: f.Applied.Cluster == "", Unbuilt: unbuilt(h, f.Applied)}
 		is, was := isNode(h, Applied{}), isNode(Host{}, f.Applied)
-		w.Node, w.Unregistered = is || was, is && !was
+		noNode := f.Presence.Node == presence.Absent
+		w.Node, w.Unregistered = is || was, is && (!was || noNode)
 		w.Member = slices.ContainsFunc(f.Applied.Steps, func(s AppliedStep) bool { return s.ID == StepEtcdUnit })
 		changed := map[StageID]bool{}
 		for _, i := range changes.Items {
@@ -43,15 +52,16 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 				continue
 			}
 			w.Changes = append(w.Changes, i)
+			if noNode && i.Step == stepKubeletUnit && i.Op == OpRepair {
+				w.Again = append(w.Again, i.Step)
+			}
 			if i.Op == OpRemove {
 				w.Remove = append(w.Remove, i.Step)
 			} else {
 				changed[i.Stage] = true
 			}
-			if i.Op != OpAdd && Worse(i.Disruption, w.Worst) {
-				w.Worst = i.Disruption
-			}
 		}
+		w.Restarts = RestartsOf(w.Changes)
 		for _, s := range h.Stages {
 			if changed[s.ID] {
 				w.Stages = append(w.Stages, s)
@@ -66,9 +76,6 @@ func Works(p *Plan, changes *Changes, facts map[string]Facts) []Work {
 	}
 	return works
 }
-
-// Rolls reports whether the work disturbs what runs, so that it must not run on all hosts at once.
-func (w Work) Rolls() bool { return !w.Unbuilt && Worse(w.Worst, DisruptionReload) }
 
 // isNode reports whether a host has a kubelet, or will have one.
 func isNode(h Host, applied Applied) bool {

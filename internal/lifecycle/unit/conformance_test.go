@@ -350,6 +350,9 @@ func testRefuses(t *testing.T, h *host) {
 		"EnvName":         func(u *plan.Unit) { u.Env = map[string]string{"A=B": "secret"} },
 		"EnvValue":        func(u *plan.Unit) { u.Env = map[string]string{"A": "secret\r"} },
 		"KillMode":        func(u *plan.Unit) { u.KillMode = "none" },
+		"RelativeMount":   func(u *plan.Unit) { u.Mounts = []string{"var/lib/etcd"} },
+		"LinesInData":     func(u *plan.Unit) { u.Data, u.Established = "/data/*\nAssertPathExists=/other", "/etc/etcd.env" },
+		"DataAlone":       func(u *plan.Unit) { u.Data = "/var/lib/etcd/*" },
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {

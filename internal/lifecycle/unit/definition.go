@@ -30,6 +30,16 @@ func definition(u plan.Unit) []byte {
 	}
 	line("After=%s", strings.Join(after, " "))
 	line("StartLimitIntervalSec=0")
+	if len(u.Mounts) > 0 {
+		paths := make([]string, 0, len(u.Mounts))
+		for _, path := range u.Mounts {
+			paths = append(paths, quote(path))
+		}
+		line("RequiresMountsFor=%s", strings.Join(paths, " "))
+	}
+	if u.Data != "" { // one of the two is enough
+		line("AssertPathExistsGlob=|%s\nAssertPathExists=|!%s", verbatim(u.Data), verbatim(u.Established))
+	}
 
 	line("\n[Service]")
 	if u.Notify {
@@ -40,6 +50,9 @@ func definition(u plan.Unit) []byte {
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Env)) {
 		line("Environment=%s", quote(name+"="+u.Env[name]))
+	}
+	if u.Established != "" {
+		line("EnvironmentFile=-%s", verbatim(u.Established))
 	}
 	words := []string{quote(u.Command[0])}
 	for _, arg := range u.Command[1:] {
@@ -90,6 +103,9 @@ func description(u plan.Unit) string {
 	}
 	return strings.ReplaceAll(s, "%", "%%")
 }
+
+// verbatim returns a path for a setting whose whole value is one path.
+func verbatim(path string) string { return strings.ReplaceAll(path, "%", "%%") }
 
 // quote quotes a word for systemd. A word of plain characters stays as it is, for readability.
 func quote(s string) string {

@@ -83,7 +83,8 @@ func (s *systemd) show(ctx context.Context, names []string) (map[string]properti
 	}
 	argv := []string{
 		"systemctl", "show",
-		"--property=Id,LoadState,ActiveState,SubState,Result,MainPID,ExecMainStatus,NRestarts,NeedDaemonReload,InvocationID", "--",
+		"--property=Id,LoadState,ActiveState,SubState,Result,MainPID,ExecMainStatus,NRestarts,NeedDaemonReload,InvocationID," +
+			"AssertResult,AssertTimestampMonotonic", "--",
 	}
 	for _, name := range names {
 		if err := checkName(name); err != nil {
@@ -125,6 +126,9 @@ func (p properties) status() Status {
 		status.PID = 0
 		status.Detail = fmt.Sprintf("%s (%s), load state %s, result %s, last exit status %s",
 			p["ActiveState"], p["SubState"], p["LoadState"], p["Result"], p["ExecMainStatus"])
+		if p["AssertResult"] == "no" {
+			status.Detail += ", not started because its data are missing"
+		}
 	}
 	return status
 }
@@ -186,6 +190,9 @@ func (s *systemd) Restart(ctx context.Context, name string) error {
 		}
 		if id := now[name]["InvocationID"]; id != "" && id != before[name]["InvocationID"] {
 			return nil
+		}
+		if now[name]["AssertResult"] == "no" && now[name]["AssertTimestampMonotonic"] != before[name]["AssertTimestampMonotonic"] {
+			return fmt.Errorf("restart unit %s: systemd does not start it: its data are missing, see AssertPathExistsGlob in %s", name, s.path(name))
 		}
 		select {
 		case <-ctx.Done():

@@ -32,6 +32,7 @@ func definitions() map[string]plan.Unit {
 			Name: "orrery-etcd", Description: "etcd of Orrery's cluster", Notify: true, LimitNOFILE: 65536,
 			Command: []string{"/bin/true", "--name=host-1", "--initial-cluster=host-1=https://10.0.0.1:2380"},
 			Env:     map[string]string{"ETCD_UNSUPPORTED_ARCH": "arm64", "A": "b"},
+			Mounts:  []string{"/var/lib/etcd", "/data/100%"}, Data: "/var/lib/etcd/member/wal/*.wal", Established: "/etc/kubernetes/etcd.env",
 		},
 		"containerd": {
 			Name: "orrery-containerd", Description: "containerd", Notify: true, KillMode: "process", Delegate: true, LimitNOFILE: 1 << 20,

@@ -2,6 +2,7 @@
 package unit
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -103,6 +105,14 @@ func check(u plan.Unit) error {
 		case strings.ContainsFunc(value, func(r rune) bool { return unspeakable(r) && r != '\n' && r != '\t' }), !utf8.ValidString(value):
 			errs = append(errs, fmt.Errorf("environment of unit %s: the value of %s is not text", u.Name, name))
 		}
+	}
+	for _, path := range slices.Concat(u.Mounts, []string{cmp.Or(u.Data, "/"), cmp.Or(u.Established, "/")}) {
+		if !filepath.IsAbs(path) || strings.ContainsFunc(path, func(r rune) bool { return unspeakable(r) || unicode.IsSpace(r) }) || !utf8.ValidString(path) {
+			errs = append(errs, fmt.Errorf("paths of unit %s: %q is not an absolute path without spaces", u.Name, path))
+		}
+	}
+	if (u.Data == "") != (u.Established == "") {
+		errs = append(errs, fmt.Errorf("data of unit %s: Data and Established are needed together", u.Name))
 	}
 	switch u.KillMode {
 	case "", "process":

@@ -86,23 +86,47 @@ func TestLostLease(t *testing.T) {
 	}
 }
 
-// TestRejoin: with a new token the agents create a new key, and the old certificate is invalid.
+// TestRejoin: with a new token the agents keep their key, or create another if the manifest says
+// so. A token that the hub refuses costs them nothing.
 func TestRejoin(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))
 	run(t, options(agent.Kubeconfig(kubeconfig(t, "", nil, ""), ""), "a"))
 	h.reaches()
+	redeemed := func(token string, same bool) {
+		t.Helper()
+		testenv.Eventually(t, "token "+token+" is redeemed", testenv.Patience, func() error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if by, first := h.tokens[token], h.tokens["one"]; by == "" || (by == first) != same {
+				return fmt.Errorf("by %q, the first by %q; want the same key: %v", by, first, same)
+			}
+			return nil
+		})
+		h.reaches()
+		h.awaitReplicas(1)
+	}
 	oak.Apply(t, h.manifest("two", nil))
-	testenv.Eventually(t, "the second token is redeemed with a key of its own", testenv.Patience, func() error {
+	redeemed("two", true)
+
+	refused := h.manifest("three", nil)
+	h.mu.Lock()
+	delete(h.tokens, "three") // it has ended
+	before := h.refused
+	h.mu.Unlock()
+	oak.Apply(t, refused)
+	testenv.Eventually(t, "a token is refused twice", testenv.Patience, func() error {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if h.tokens["two"] == "" || h.tokens["two"] == h.tokens["one"] {
-			return fmt.Errorf("by %q, the first by %q", h.tokens["two"], h.tokens["one"])
+		if n := h.refused - before; n < 2 {
+			return fmt.Errorf("%d times", n)
 		}
 		return nil
 	})
 	h.reaches()
-	h.awaitReplicas(1)
+
+	oak.Apply(t, h.manifest("four", func(o *manifest.Options) { o.Replace = true }))
+	redeemed("four", false)
 }
 
 // TestRenewal: a certificate is renewed after a third of its lifetime, with the same key.

@@ -66,6 +66,7 @@ func TestNext(t *testing.T) {
 	}
 	now := time.Now()
 	j := &join{token: "one", profile: profileAll}
+	replacing := &join{token: "one", profile: profileAll, replace: true}
 	at := sha256.Sum256([]byte("authorities"))
 	certificate := func(since, until time.Duration) *x509.Certificate {
 		return &x509.Certificate{NotBefore: now.Add(since), NotAfter: now.Add(until)}
@@ -81,7 +82,16 @@ func TestNext(t *testing.T) {
 		"NothingApplied":       {want: stepApply},
 		"Applied":              {join: j, want: stepKey},
 		"KeyStored":            {join: j, state: state{key: key, join: j.hash()}, want: stepRedeem},
-		"KeyOfAnotherToken":    {join: j, state: state{key: key, join: "other", certificate: fresh}, told: all, want: stepKey},
+		"AnotherToken":         {join: j, state: state{key: key, join: "other", certificate: fresh}, told: all, want: stepRedeem},
+		"AnotherTokenAndEnded": {join: j, state: state{key: key, join: "other", certificate: certificate(-time.Hour, -1)}, told: all, want: stepRedeem},
+		"TokenRefused":         {join: j, state: state{key: key, join: "other", certificate: fresh}, told: told{at: at, renewal: now, rights: all.rights, refused: j.hash()}, want: stepReport},
+		"TokenRefusedAndTold":  {join: j, state: state{key: key, join: "other", certificate: fresh}, told: told{at: at, renewal: all.renewal, rights: all.rights, refused: j.hash()}, want: stepNone},
+		"OneRefusedBefore":     {join: j, state: state{key: key, join: "other", certificate: fresh}, told: told{at: at, renewal: all.renewal, rights: all.rights, refused: "before"}, want: stepRedeem},
+		"RefusedAndNoneBefore": {join: j, state: state{key: key, join: "other"}, told: told{refused: j.hash()}, want: stepRedeem},
+		"KeyIsToBeReplaced":    {join: replacing, state: state{key: key, join: "other", certificate: fresh}, told: all, want: stepKey},
+		"KeyIsReplaced":        {join: replacing, state: state{key: key, join: j.hash()}, told: all, want: stepRedeem},
+		"ReplacedAndRedeemed":  {join: replacing, state: state{key: key, join: j.hash(), certificate: fresh}, told: all, want: stepNone},
+		"NeverRedeemed":        {join: j, state: state{key: key, join: "other"}, told: all, want: stepRedeem},
 		"CertificateStored":    {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, want: stepPrune},
 		"NothingTold":          {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, told: told{rights: j.rights()}, want: stepReport},
 		"AllTold":              {join: j, state: state{key: key, join: j.hash(), certificate: fresh}, told: all, want: stepNone},

@@ -113,7 +113,7 @@ func (r *runner) redeem(ctx context.Context, c *cluster, v view) error {
 	if err := v.state.granted(receipt.Certificate); err != nil {
 		return err
 	}
-	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate})
+	return c.keep(ctx, v.state, map[string]any{certificateKey: receipt.Certificate, joinKey: []byte(v.join.hash())})
 }
 
 // post sends a Redemption. The error is tunnel.ErrGone when the cluster has left the fleet.
@@ -144,6 +144,8 @@ func (r *runner) post(ctx context.Context, j *join, what tunnel.Redemption) (tun
 		return receipt, fmt.Errorf("%s answers %s, and not as a hub does", request.URL.Host, response.Status)
 	case receipt.Gone:
 		return receipt, tunnel.ErrGone
+	case receipt.Refused != "" && (response.StatusCode == http.StatusTooManyRequests || response.StatusCode >= http.StatusInternalServerError):
+		return receipt, errors.New("the hub cannot answer now: " + receipt.Refused)
 	case receipt.Refused != "":
 		return receipt, refused{receipt.Refused}
 	}

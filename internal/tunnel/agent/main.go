@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/go-logr/logr"
+
+	"orrery.dev/orrery/internal/neutral"
 )
 
 // Main runs the command line of an agent in a cluster, and returns the exit code of the process: 0
@@ -45,8 +47,8 @@ func Main(args []string, version string, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	if err := Run(logr.NewContext(ctx, logr.FromSlogHandler(slog.NewTextHandler(errOut, nil))), o); err != nil {
-		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
+	if err := Run(logr.NewContext(ctx, logr.FromSlogHandler(neutral.NewTextLog(errOut, slog.LevelInfo))), o); err != nil {
+		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error())) // nowhere to say so
 		return 1
 	}
 	return 0

@@ -83,6 +83,7 @@ type hub struct {
 	life        time.Duration        // of certificates
 	tokens      map[string]string    // by token: the fingerprint of the key that it is for
 	redeemed    int                  // how often
+	refused     int                  // redemptions
 	reports     []tunnel.Credentials // in their order
 	renewals    int                  // of certificates
 	credentials tunnel.Credentials   // the last
@@ -181,6 +182,7 @@ func (h *hub) redeem(r tunnel.Redemption, p tunnel.Proof) tunnel.Receipt {
 	user, known := h.tokens[p.Token]
 	fingerprint := fmt.Sprintf("%x", sha256.Sum256(request.RawSubjectPublicKeyInfo))
 	if !known || user != "" && user != fingerprint {
+		h.refused++
 		return tunnel.Receipt{Refused: "the token opens nothing"}
 	}
 	if h.gone {

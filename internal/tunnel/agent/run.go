@@ -356,11 +356,15 @@ func (r *runner) finish(o outcome) (last bool) {
 		r.notUntil = time.Now().Add(pause(r.failures))
 		r.say(o.err.Error())
 	}
+	if _, ok := errors.AsType[refused](o.err); ok && o.step == stepRedeem {
+		r.told.refused = o.at.join.hash()
+	}
 	if o.err != nil {
 		return false
 	}
 	switch o.step {
 	case stepRedeem:
+		r.told.at = [sha256.Size]byte{} // the hub ends the token after a report
 		r.log.Info("enrolled with the hub", "cluster", o.at.join.cluster, "hub", o.at.join.url.Host)
 	case stepReport:
 		r.told.at, r.told.renewal = o.told, o.renewal

@@ -31,6 +31,7 @@ type join struct {
 	cluster    string
 	token      string
 	key        []byte
+	replace    bool // the agents create a new key
 	profile    string
 	namespaces []string
 }
@@ -46,7 +47,7 @@ func readJoin(s *secret) (*join, error) {
 	}
 	j := &join{
 		url: u, ca: s.Data[tunnel.JoinCA], cluster: string(s.Data[tunnel.JoinCluster]), token: string(s.Data[tunnel.JoinToken]),
-		key: s.Data[tunnel.JoinKey], profile: string(s.Data[ProfileKey]),
+		key: s.Data[tunnel.JoinKey], replace: string(s.Data[tunnel.JoinReplace]) == "true", profile: string(s.Data[ProfileKey]),
 	}
 	if names := string(s.Data[NamespacesKey]); names != "" {
 		j.namespaces = strings.Split(names, ",")
@@ -96,7 +97,7 @@ func (j *join) rights() string { return j.profile + " " + strings.Join(j.namespa
 const (
 	keyKey         = "tls.key" // PKCS #8, DER
 	certificateKey = "tls.der" // for the key; missing: the token is not redeemed yet
-	joinKey        = "join"    // hash of the token that the key is for
+	joinKey        = "join"    // hash of the token that was redeemed, or is to be with a new key
 	goneKey        = "gone"    // present: the cluster has left the fleet; removal is running
 )
 
@@ -161,6 +162,7 @@ type told struct {
 	at      [sha256.Size]byte // of the reported access; zero: not reported
 	renewal time.Time         // of the token
 	rights  string            // rights of the join for which other rights were removed
+	refused string            // hash of the join whose token the hub refused; empty: none
 }
 
 // step is an action of the leading agent.
@@ -186,10 +188,10 @@ func next(now time.Time, j *join, s state, t told, at [sha256.Size]byte) step {
 		return stepRemove
 	case j == nil:
 		return stepApply
-	case s.key == nil || s.join != j.hash():
+	case s.key == nil || s.join != j.hash() && (j.replace || s.gone):
 		return stepKey
-	case s.certificate == nil:
-		return stepRedeem
+	case s.certificate == nil || s.join != j.hash() && t.refused != j.hash():
+		return stepRedeem // until then, and if the token is refused, the agents use the certificate that they have
 	case t.rights != j.rights():
 		return stepPrune
 	case now.After(s.certificate.NotAfter):

@@ -21,12 +21,13 @@ import (
 	"github.com/gorilla/websocket"
 	"golang.org/x/time/rate"
 
+	"orrery.dev/orrery/internal/slots"
 	"orrery.dev/orrery/internal/tunnel"
 )
 
 // Limits on what agents can make the hub hold.
 const (
-	// maxHandshakes bounds the connections that are not authenticated yet.
+	// maxHandshakes bounds the connections that are not authenticated yet; see slots.Pool.
 	maxHandshakes = 256
 	// maxReplicas bounds the agents of one cluster.
 	maxReplicas = 8
@@ -55,7 +56,7 @@ type Options struct {
 type Gateway struct {
 	options    Options
 	upgrader   websocket.Upgrader
-	handshakes chan struct{}
+	handshakes *slots.Pool
 
 	mu        sync.Mutex
 	clusters  map[string]*cluster
@@ -124,54 +125,48 @@ func New(o Options) *Gateway {
 		o.Changed = func(string) {}
 	}
 	return &Gateway{
-		options: o, handshakes: make(chan struct{}, maxHandshakes), clusters: map[string]*cluster{}, reporting: map[string]bool{},
+		options: o, clusters: map[string]*cluster{}, reporting: map[string]bool{},
 		upgrader: websocket.Upgrader{
 			Subprotocols: []string{tunnel.Protocol}, HandshakeTimeout: o.Timing.Handshake,
 			ReadBufferSize: 1 << 10, WriteBufferSize: 16 << 10, WriteBufferPool: &sync.Pool{},
 			CheckOrigin: func(r *http.Request) bool { return r.Header.Get("Origin") == "" }, // agents are no browsers
 		},
+		handshakes: slots.New(slots.Options{Limit: maxHandshakes, Closed: refusals.WithLabelValues("Busy").Inc, Log: o.Log}),
 	}
 }
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if ws := g.upgrade(w, r); ws != nil {
+	if ws, slot := g.upgrade(w, r); ws != nil {
 		// The goroutine of the request would keep its buffers.
-		go g.greet(ws, r.RemoteAddr) //nolint:contextcheck // the connection outlives the request
+		go g.greet(ws, slot, r.RemoteAddr) //nolint:contextcheck // the connection outlives the request
 	}
 }
 
-// upgrade turns a request into a WebSocket, and takes a handshake slot. It returns nil if no slot
-// is free or the request is invalid; the client has its answer then.
-func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) *websocket.Conn {
-	select {
-	case g.handshakes <- struct{}{}:
-	default:
-		refusals.WithLabelValues("Busy").Inc()
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "too many agents are connecting at once; try again", http.StatusServiceUnavailable)
-		return nil
-	}
+// upgrade turns a request into a WebSocket, and takes a handshake slot, which the caller releases.
+// The connection is closed when another one needs the slot. upgrade returns nil if the request is
+// invalid; the client has its answer then.
+func (g *Gateway) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, *slots.Slot) {
 	if !slices.Contains(websocket.Subprotocols(r), tunnel.Protocol) {
-		<-g.handshakes
 		refusals.WithLabelValues("Protocol").Inc()
 		http.Error(w, "this is where agents of clusters connect, with the WebSocket subprotocol "+tunnel.Protocol, http.StatusBadRequest)
-		return nil
+		return nil, nil
 	}
 	ws, err := g.upgrader.Upgrade(w, r, nil)
 	if err != nil { // Upgrade has answered
-		<-g.handshakes
 		refusals.WithLabelValues("Protocol").Inc()
-		return nil
+		return nil, nil
 	}
-	return ws
+	drop := func() { go func() { _ = ws.Close() }() } // Close may block
+	return ws, g.handshakes.Take(r.RemoteAddr, drop)
 }
 
 // greet authenticates an agent and keeps its connection as a spare.
-func (g *Gateway) greet(ws *websocket.Conn, address string) {
+func (g *Gateway) greet(ws *websocket.Conn, slot *slots.Slot, address string) {
 	ctx, cancel := context.WithTimeout(context.Background(), g.options.Timing.Handshake)
 	stop := context.AfterFunc(ctx, func() { _ = ws.Close() })
 	hello, certificate, name, err := g.meet(ctx, ws)
+	slot.Heard()
 	var s *spare
 	if err == nil {
 		s, err = g.keep(ws, certificate, name, hello, address)
@@ -180,24 +175,28 @@ func (g *Gateway) greet(ws *websocket.Conn, address string) {
 		_, err = g.options.Admit(ctx, certificate)
 	}
 	if err != nil {
-		g.refuse(ws, address, name, err)
+		g.refuse(ws, slot, address, name, err)
 	} else if err = s.write(tunnel.Welcome{}, g.options.Timing.Silence); err == nil && stop() {
 		cancel()
-		<-g.handshakes
+		slot.Release()
 		g.admit(s)
 		g.listen(s)
 		return
 	}
 	cancel()
 	_ = ws.Close()
-	<-g.handshakes
+	slot.Release()
 	if s != nil {
 		g.release(s.of, &s.held)
 	}
 }
 
-// refuse sends the reason to the agent, and counts and logs the refusal.
-func (g *Gateway) refuse(ws *websocket.Conn, address, cluster string, err error) {
+// refuse sends the reason to the agent, and counts and logs the refusal. A connection that lost its
+// slot is closed already, and counted as Busy.
+func (g *Gateway) refuse(ws *websocket.Conn, slot *slots.Slot, address, cluster string, err error) {
+	if !slot.Held() {
+		return
+	}
 	refusals.WithLabelValues("Identity").Inc()
 	g.options.Log.V(1).Info("agent refused", "address", address, "cluster", cluster, "cause", err.Error())
 	// The agent may be gone.

@@ -732,3 +732,73 @@ func TestHostile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// silentSocket opens a WebSocket to the tunnel from an address of this machine, on which the client
+// sends nothing.
+func (s *site) silentSocket(from string) *websocket.Conn {
+	s.t.Helper()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(s.server.Certificate())
+	dialer := &websocket.Dialer{
+		Subprotocols: []string{tunnel.Protocol}, TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS13},
+		NetDialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext,
+	}
+	ws, _, err := dialer.DialContext(s.t.Context(), "wss://"+s.server.Listener.Addr().String()+tunnel.Path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = ws.Close() })
+	return ws
+}
+
+// TestOneAddressKeepsNoAgentOut: an address that opens more connections than the hub keeps of
+// clients that have not proven who they are loses its own, the oldest first. Agents that connect
+// from elsewhere, agents that are connected, and unproven connections of other addresses stay.
+func TestOneAddressKeepsNoAgentOut(t *testing.T) {
+	timing := quick()
+	timing.Handshake = 2 * patience // no connection ends by itself
+	s := newSiteWith(t, timing)
+	s.run(s.agent("oak"))
+	s.await("the first agent is connected", func() bool { return s.spares("oak") > 0 })
+	connected := s.dial("oak")
+	other := s.silentSocket("127.0.0.3")
+	const most, beyond = 256, 44
+	before := counted(t, "orrery_tunnel_refused_total", "Busy")
+	var hostile []*websocket.Conn
+	for range most + beyond {
+		hostile = append(hostile, s.silentSocket("127.0.0.2"))
+	}
+	s.run(s.agent("pine"))
+	s.await("an agent connects meanwhile", func() bool { return s.spares("pine") > 0 })
+	for name, c := range map[string]net.Conn{"pine": s.dial("pine"), "oak": connected} {
+		if err := says(t, c, "hello"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for i, ws := range hostile[:beyond] {
+		_ = ws.SetReadDeadline(time.Now().Add(patience))
+		var err error
+		for err == nil { // the challenge comes first
+			_, _, err = ws.ReadMessage()
+		}
+		if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+			t.Fatalf("connection %d of %d is open", i, most+beyond)
+		}
+	}
+	if n := counted(t, "orrery_tunnel_refused_total", "Busy") - before; n < beyond {
+		t.Errorf("%v closed connections are counted, want at least %d", n, beyond)
+	}
+	for name, ws := range map[string]*websocket.Conn{"TheOtherAddress": other, "TheNewestOfTheAddress": hostile[len(hostile)-1]} {
+		_ = ws.SetReadDeadline(time.Now().Add(patience))
+		if _, _, err := ws.ReadMessage(); err != nil {
+			t.Errorf("%s: no challenge: %v", name, err)
+		}
+		if err := ws.WriteJSON(tunnel.Hello{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		var answer tunnel.Welcome
+		if err := ws.ReadJSON(&answer); err != nil || answer.Refused == "" {
+			t.Errorf("%s: %+v, %v", name, answer, err)
+		}
+	}
+}

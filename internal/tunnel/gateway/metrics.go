@@ -16,7 +16,7 @@ var (
 	})
 	refusals = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "orrery_tunnel_refused_total",
-		Help: "Connections of agents that were refused, by reason: Busy, Protocol or Identity.",
+		Help: "Connections of agents that were refused, by reason: Busy (closed before they proved who they are, because there were too many), Protocol or Identity.",
 	}, []string{"reason"})
 )
 

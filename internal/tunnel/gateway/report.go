@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"orrery.dev/orrery/internal/slots"
 	"orrery.dev/orrery/internal/tunnel"
 )
 
@@ -23,28 +24,29 @@ type Taker func(ctx context.Context, certificate *x509.Certificate, cluster stri
 // report, and get one answer. Only one report of a cluster is processed at a time.
 func (g *Gateway) Reports(take Taker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if ws := g.upgrade(w, r); ws != nil {
-			g.receive(r.Context(), ws, r.RemoteAddr, take)
+		if ws, slot := g.upgrade(w, r); ws != nil {
+			g.receive(r.Context(), ws, slot, r.RemoteAddr, take)
 			_ = ws.Close() // the answer was sent, or the agent is gone
 		}
 	})
 }
 
-// receive processes one report. It frees the handshake slot that upgrade took.
-func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, address string, take Taker) {
+// receive processes one report. It releases the handshake slot.
+func (g *Gateway) receive(ctx context.Context, ws *websocket.Conn, slot *slots.Slot, address string, take Taker) {
 	meeting, cancel := context.WithTimeout(ctx, g.options.Timing.Handshake)
 	defer cancel()
 	stop := context.AfterFunc(meeting, func() { _ = ws.Close() })
 	defer stop()
 	var report tunnel.Report
 	_, certificate, cluster, err := g.meet(meeting, ws)
+	slot.Heard()
 	if err != nil {
-		g.refuse(ws, address, cluster, err)
+		g.refuse(ws, slot, address, cluster, err)
 	} else if err = ws.WriteJSON(tunnel.Welcome{}); err == nil {
 		ws.SetReadLimit(tunnel.MaxReport)
 		err = ws.ReadJSON(&report)
 	}
-	<-g.handshakes
+	slot.Release()
 	if err != nil || !stop() {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -38,6 +39,9 @@ type Options struct {
 	URL     string
 	CA, Key []byte
 	Token   string
+	// Replace makes the agents create a new key for the token. Otherwise they keep the key that they
+	// have.
+	Replace bool
 	// Proxy is the URL of the proxy to the hub; "": none.
 	Proxy string
 	// Agent limits what the hub may do; nil: everything.
@@ -76,7 +80,7 @@ func Objects(o Options) ([]*unstructured.Unstructured, error) {
 	all = append(all, agentRights()...)
 	join := &corev1.Secret{ObjectMeta: made(tunnel.JoinSecret), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{
 		tunnel.JoinURL: []byte(o.URL), tunnel.JoinCA: o.CA, tunnel.JoinCluster: []byte(o.Cluster), tunnel.JoinToken: []byte(o.Token),
-		tunnel.JoinKey: o.Key, agent.ProfileKey: []byte(profile), agent.NamespacesKey: []byte(strings.Join(namespaces, ",")),
+		tunnel.JoinKey: o.Key, tunnel.JoinReplace: []byte(strconv.FormatBool(o.Replace)), agent.ProfileKey: []byte(profile), agent.NamespacesKey: []byte(strings.Join(namespaces, ",")),
 	}}
 	if o.Proxy != "" {
 		join.Data[agent.ProxyKey] = []byte(o.Proxy)

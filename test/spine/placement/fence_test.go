@@ -169,7 +169,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 			return err
 		}
 		text := fmt.Sprint(b.Object["status"])
-		if !strings.Contains(text, "oak: ClusterAccess fence-a lets its namespace into other clusters only; what was placed there before stays") {
+		if !strings.Contains(text, "oak: the namespace may not use it any more, and what was placed there before stays") {
 			return fmt.Errorf("%s", text)
 		}
 		return nil

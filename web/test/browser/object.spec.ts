@@ -247,10 +247,10 @@ describe("the object's page", () => {
     expect([now.immutable, now.data.word]).toEqual([true, encoded])
   })
 
-  test("says why logs and shells are not to be had", async () => {
+  test("shows logs, and says why a shell is not to be had", async () => {
     const v = await visit()
     await v.go("/object?of=Deployment.apps/demo/hello&tab=logs")
-    await v.page.getByText(/The logs of \d+ containers cannot be read/).waitFor()
+    await v.page.getByText("This container is simulated").first().waitFor()
     await v.go(`/object?cluster=${cluster}&of=Deployment.apps/demo/hello&tab=shell`)
     await v.page.getByRole("button", { name: "Open" }).click()
     await v.page.locator(".notice").waitFor()

@@ -1,0 +1,401 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/neutral"
+)
+
+// refusedError is an answer that forbids a request. The message names the right that is missing,
+// where it is missing, and the role that gives it. Every request to the hub that is forbidden fails
+// with it, also those whose clients do not read the answer, such as discovery.
+type refusedError struct{ *apierrors.StatusError }
+
+// Unwrap returns the Status of the answer.
+func (e refusedError) Unwrap() error { return e.StatusError }
+
+// unknownClusterError is an answer that there is no cluster of a name, for this caller.
+type unknownClusterError struct {
+	*apierrors.StatusError
+
+	name string
+	// names lists the clusters of the fleet.
+	names func(context.Context) ([]string, error)
+	// object is true if the Cluster was asked for: the error then counts as NotFound. Of the fleet
+	// and of a member it does not, because clients take that for an API without the type.
+	object bool
+}
+
+// Status implements apierrors.APIStatus.
+func (e unknownClusterError) Status() metav1.Status {
+	status := e.StatusError.Status()
+	if !e.object {
+		status.Reason, status.Code = metav1.StatusReasonUnknown, 0
+	}
+	return status
+}
+
+// Unwrap returns the Status of the answer if the error counts as NotFound.
+func (e unknownClusterError) Unwrap() error {
+	if e.object {
+		return e.StatusError
+	}
+	return nil
+}
+
+// namesTimeout bounds the request for the names of clusters that an error shows.
+const namesTimeout = 10 * time.Second
+
+// sentence says that there is no such cluster, and which there are. A caller who may not list
+// clusters does not learn whether there is one.
+func (e unknownClusterError) sentence(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+	defer cancel()
+	names, err := e.names(ctx)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("no cluster is named %s, or you may not see it; %q counts what you see in each", e.name, programName+" search --group cluster")
+	case slices.Contains(names, e.name):
+		return e.StatusError.Error()
+	}
+	return fmt.Sprintf("no cluster is named %s; the fleet has %s", e.name, some(names))
+}
+
+// answeredError returns the error of an answer of the hub that says that the caller may not do
+// something, or that there is no such cluster. It returns nil for every other answer, which can
+// still be read. next sends requests as the one that was answered.
+func answeredError(r *http.Request, answer *http.Response, next http.RoundTripper) error {
+	member := answer.Header.Get(fleetv1alpha1.ProxiedHeader)
+	switch answer.StatusCode {
+	case http.StatusForbidden:
+	case http.StatusNotFound, http.StatusBadRequest:
+		if member != "" {
+			return nil // the member's own answer
+		}
+	default:
+		return nil
+	}
+	status, err := statusIn(answer)
+	if err != nil || status == nil {
+		return err
+	}
+	if answer.StatusCode == http.StatusForbidden {
+		missing, ok := missingRightOf(status.ErrStatus)
+		if !ok {
+			return nil
+		}
+		status.ErrStatus.Message = missing.text(member)
+		if r.Header.Get(streamProtocol) != "" {
+			// These clients read the answer, and forget the types of other errors.
+			return replaceStatus(answer, status)
+		}
+		_ = answer.Body.Close() // it was read
+		return refusedError{status}
+	}
+	at := status.ErrStatus.Details
+	if at == nil || at.Group != clusterv1alpha1.GroupVersion.Group || at.Kind != clustersResource || at.Name == "" {
+		return nil
+	}
+	root, _, fleet := strings.Cut(r.URL.Path, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
+	if !fleet {
+		var named bool
+		if root, named = strings.CutSuffix(r.URL.Path, clustersPath+"/"+at.Name); !named {
+			return nil
+		}
+	}
+	_ = answer.Body.Close() // it was read
+	return unknownClusterError{StatusError: status, name: at.Name, object: !fleet, names: func(ctx context.Context) ([]string, error) {
+		return listNames(ctx, r, root+clustersPath, next)
+	}}
+}
+
+const (
+	clustersResource = "clusters"
+	// streamProtocol is the header of requests that ask for a stream, such as exec.
+	streamProtocol = "X-Stream-Protocol-Version"
+)
+
+// clustersPath is the path of the Clusters below the root of the hub.
+var clustersPath = "/apis/" + clusterv1alpha1.GroupVersion.String() + "/" + clustersResource
+
+// listNames lists the names of objects at a path, with the credentials of a request.
+func listNames(ctx context.Context, as *http.Request, path string, next http.RoundTripper) ([]string, error) {
+	at := *as.URL
+	at.Path, at.RawPath, at.RawQuery = path, "", ""
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", path, err)
+	}
+	r.Header = as.Header.Clone()
+	r.Header.Del("Content-Type")
+	r.Header.Set("Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")
+	answer, err := next.RoundTrip(r)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", path, err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was read
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("list %s: %s", path, answer.Status)
+	}
+	var list metav1.PartialObjectMetadataList
+	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
+		return nil, fmt.Errorf("list %s: %w", path, err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// mostOfStatus is the number of bytes of an answer that may be a Status.
+const mostOfStatus = 1 << 20
+
+// statusIn reads the Status of an answer; nil if it has none. The answer can still be read.
+func statusIn(answer *http.Response) (*apierrors.StatusError, error) {
+	body, err := io.ReadAll(io.LimitReader(answer.Body, mostOfStatus))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the hub's answer: %w", err), answer.Body.Close())
+	}
+	answer.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), answer.Body), answer.Body}
+	o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil) // it may be protobuf
+	status, ok := o.(*metav1.Status)
+	if err != nil || !ok || status.Status != metav1.StatusFailure {
+		return nil, nil //nolint:nilerr,nilnil // documented
+	}
+	return &apierrors.StatusError{ErrStatus: *status}, nil
+}
+
+// replaceStatus has an answer say something else.
+func replaceStatus(answer *http.Response, status *apierrors.StatusError) error {
+	said := status.ErrStatus
+	said.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	body, err := json.Marshal(said)
+	if err != nil {
+		return fmt.Errorf("encode the hub's answer: %w", err)
+	}
+	_ = answer.Body.Close() // it was read
+	answer.Body = io.NopCloser(bytes.NewReader(body))
+	answer.ContentLength = int64(len(body))
+	answer.Header.Set("Content-Type", "application/json")
+	answer.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	return nil
+}
+
+// missingRight is a right that RBAC did not find.
+type missingRight struct {
+	user, verb, group, resource string // the resource with its subresource, as in pods/log
+	namespace, name             string
+	path                        string // instead of a resource
+	reason                      string // in the words of the API server, if it gives one
+}
+
+// rbacRefusals are what API servers say if nothing allows a request. Other refusals, such as that
+// of a
+// quota, say themselves what is wrong.
+var (
+	rbacResource = regexp.MustCompile(`User ("(?:[^"\\]|\\.)*") cannot (\S+) resource ("(?:[^"\\]|\\.)*") in API group ("(?:[^"\\]|\\.)*") (?:at the cluster scope|in the namespace ("(?:[^"\\]|\\.)*"))(?: of the hub, whose roles say what of the fleet may be seen)?(?:: ((?s).*))?$`)
+	rbacPath     = regexp.MustCompile(`User ("(?:[^"\\]|\\.)*") cannot (\S+) path ("(?:[^"\\]|\\.)*")(?:: ((?s).*))?$`)
+)
+
+// missingRightOf reads which right is missing, from an answer that forbids something; false: that
+// is not
+// why.
+func missingRightOf(status metav1.Status) (m missingRight, ok bool) {
+	unquoted := func(text string) string {
+		plain, err := strconv.Unquote(text)
+		if err != nil {
+			return text
+		}
+		return plain
+	}
+	if status.Details != nil {
+		m.name = status.Details.Name
+	}
+	if found := rbacResource.FindStringSubmatch(status.Message); found != nil {
+		m.user, m.verb, m.resource, m.group, m.namespace, m.reason = unquoted(found[1]), found[2], unquoted(found[3]), unquoted(found[4]), unquoted(found[5]), found[6]
+		return m, true
+	}
+	if found := rbacPath.FindStringSubmatch(status.Message); found != nil {
+		m.user, m.verb, m.path, m.reason = unquoted(found[1]), found[2], unquoted(found[3]), found[4]
+		return m, true
+	}
+	return m, false
+}
+
+// text says what is missing, on the hub or in a member.
+func (m missingRight) text(member string) string {
+	what := "path " + m.path
+	if m.path == "" {
+		resource, sub, _ := strings.Cut(m.resource, "/")
+		what = schema.GroupResource{Group: m.group, Resource: resource}.String()
+		if m.group == fleetv1alpha1.GroupVersion.Group {
+			what = resource
+		}
+		if sub != "" {
+			what += "/" + sub
+		}
+		switch {
+		case m.name != "" && m.group == fleetv1alpha1.GroupVersion.Group && resource == clustersResource:
+			what += " of cluster " + m.name
+		case m.name != "":
+			what += " " + strconv.Quote(m.name)
+		}
+	}
+	if m.namespace != "" {
+		what += " in namespace " + m.namespace
+	}
+	text := fmt.Sprintf("you may not %s %s on the hub, as user %q", m.verb, what, m.user)
+	role := givenBy(m.verb, m.group, m.resource)
+	switch {
+	case member != "":
+		text = fmt.Sprintf("you may not %s %s in cluster %s, where you are user %q; a role in that cluster gives the right", m.verb, what, member, m.user)
+	case m.path == "" && role != "":
+		text += "; its ClusterRole " + role + " gives the right"
+	}
+	if m.reason != "" {
+		text += " (" + m.reason + ")"
+	}
+	return neutral.Line(text)
+}
+
+// givenBy returns the ClusterRole of the hub that is meant to give a right; "" if there is none.
+func givenBy(verb, group, resource string) string {
+	const view, edit = "view", "edit"
+	read := slices.Contains([]string{"get", "list", "watch"}, verb)
+	switch group {
+	case fleetv1alpha1.GroupVersion.Group:
+		return map[string]string{
+			"clusters/proxy": "orrery:proxy", "clusters/mirror": view, "consolelinks": "orrery:console", "metrics": "orrery:metrics",
+			"resources/proxy": "orrery:search", "placements": "orrery:search", "works": "orrery:search", "access": "orrery:search", "placementreviews": "orrery:search",
+		}[resource]
+	case "policy.orrery.dev", "work.orrery.dev", "apps.orrery.dev", "cluster.orrery.dev", "lifecycle.orrery.dev", "config.orrery.dev":
+		switch {
+		case read:
+			return view
+		case slices.Contains([]string{"propagationpolicies", "overridepolicies", "websites"}, resource) && verb != "deletecollection":
+			return edit
+		}
+	}
+	return ""
+}
+
+// each returns the errors of one that is several.
+func each(err error) (all []error) {
+	var parts []error
+	switch several := err.(type) { //nolint:errorlint // one that is wrapped is shown with what wraps it
+	case utilerrors.Aggregate:
+		parts = several.Errors()
+	case interface{ Unwrap() []error }:
+		parts = several.Unwrap()
+	default:
+		return []error{err}
+	}
+	for _, part := range parts {
+		all = append(all, each(part)...)
+	}
+	return all
+}
+
+// explained is the text of an error for a user, one line for each error of several, each once. It
+// asks the hub which clusters there are if one is unknown.
+func explained(ctx context.Context, err error) string {
+	var lines []string
+	for _, part := range each(err) {
+		text := withoutRequests(part)
+		if unknown, ok := errors.AsType[unknownClusterError](part); ok {
+			text = unknown.sentence(ctx)
+		}
+		if !slices.Contains(lines, text) {
+			lines = append(lines, text)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// withoutRequests is the text of an error without the requests that failed, where the answer, or
+// the interruption, says all: a URL says nothing to a user.
+func withoutRequests(err error) string {
+	text := err.Error()
+	var visit func(error)
+	visit = func(err error) {
+		switch e := err.(type) { //nolint:errorlint // all that it wraps is visited
+		case nil:
+		case *url.Error:
+			if isAnswer(e.Err) || errors.Is(e.Err, context.Canceled) {
+				text = strings.ReplaceAll(text, e.Error(), e.Err.Error())
+			}
+		case interface{ Unwrap() error }:
+			visit(e.Unwrap())
+		case interface{ Unwrap() []error }:
+			for _, part := range e.Unwrap() {
+				visit(part)
+			}
+		}
+	}
+	visit(err)
+	return text
+}
+
+// isAnswer reports whether an error is an answer of the hub that says all.
+func isAnswer(err error) bool {
+	_, refused := errors.AsType[refusedError](err)
+	_, unknown := errors.AsType[unknownClusterError](err)
+	_, away := errors.AsType[awayError](err)
+	return refused || unknown || away
+}
+
+// leftOut are types that a command leaves out, because the caller may not list them.
+type leftOut struct {
+	types []string
+	first error // the first refusal
+}
+
+// take remembers a type if the error is that the caller may not list it.
+func (l *leftOut) take(of schema.GroupResource, err error) bool {
+	if !apierrors.IsForbidden(err) {
+		return false
+	}
+	if !slices.Contains(l.types, of.String()) {
+		l.types = append(l.types, of.String())
+	}
+	if l.first == nil {
+		l.first = err
+	}
+	return true
+}
+
+// err is one error for all types; nil if there are none.
+func (l *leftOut) err() error {
+	switch len(l.types) {
+	case 0:
+		return nil
+	case 1:
+		return l.first
+	}
+	return fmt.Errorf("%w; nor may you list %s", l.first, some(l.types[1:]))
+}

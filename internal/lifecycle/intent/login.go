@@ -1,0 +1,33 @@
+package intent
+
+import (
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+)
+
+// Login replaces the logins of all hosts of the cluster by those of hosts with the same name and
+// address. It takes nothing else from these hosts.
+func (s *Specs) Login(from []clusterv1alpha1.Host) {
+	lists := [][]clusterv1alpha1.Host{s.Begun, s.Leaving}
+	for _, spec := range []*clusterv1alpha1.Provision{s.Wanted, s.Applied} {
+		if spec != nil {
+			lists = append(lists, spec.Hosts)
+		}
+	}
+	for _, hosts := range lists {
+		for i := range hosts {
+			hosts[i] = withLogin(hosts[i], from)
+		}
+	}
+}
+
+// withLogin returns a host with the login that hosts have for its name and address. Without such an
+// entry, it returns the host unchanged.
+func withLogin(h clusterv1alpha1.Host, hosts []clusterv1alpha1.Host) clusterv1alpha1.Host {
+	i := index(hosts, h.Name)
+	if i < 0 || hosts[i].Address != h.Address {
+		return h
+	}
+	login := hosts[i]
+	login.Labels, login.Arch, login.InternalAddress = h.Labels, h.Arch, h.InternalAddress
+	return login
+}

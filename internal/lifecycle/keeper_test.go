@@ -1,0 +1,122 @@
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/node"
+)
+
+// leaseHost is a host that only records the requests to its agent.
+type leaseHost struct {
+	mu       sync.Mutex
+	expires  time.Time // of the lease
+	lapsed   bool      // the lease has expired once
+	requests []string
+}
+
+// Run implements host.Conn.
+func (h *leaseHost) Run(_ context.Context, _ []string, stdin io.Reader, stdout io.Writer) error {
+	line, err := io.ReadAll(stdin)
+	if err != nil {
+		return err
+	}
+	var req node.Request
+	if err := json.Unmarshal(bytes.TrimSpace(line), &req); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lapsed = h.lapsed || !h.expires.IsZero() && time.Now().After(h.expires)
+	h.expires = req.Lease.Expires
+	if req.Release {
+		h.expires = time.Time{}
+	}
+	h.requests = append(h.requests, fmt.Sprintf("epoch %d, release %t", req.Lease.Epoch, req.Release))
+	_, err = fmt.Fprintf(stdout, `{"state":%q}`+"\n", lifecyclev1alpha1.StepRunning)
+	return err
+}
+
+// Dial implements host.Conn.
+func (*leaseHost) Dial(context.Context, string, string) (net.Conn, error) { return nil, io.EOF }
+
+// Close implements host.Conn.
+func (*leaseHost) Close() error { return nil }
+
+// count returns the number of requests, and whether the lease has expired in between.
+func (h *leaseHost) count() (n int, lapsed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.requests), h.lapsed || !h.expires.IsZero() && time.Now().After(h.expires)
+}
+
+// TestKeepsLeases: the leases of a run never expire while it runs, however long it leaves a host
+// alone. A host that is being undone gets no requests, and no host gets any after the release.
+func TestKeepsLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const digest = "sha256:agent"
+		op := &lifecyclev1alpha1.Operation{}
+		r := &run{
+			Engine: &Engine{}, op: op, rec: newRecorder(&Engine{}, op), state: &State{}, spec: &clusterv1alpha1.Provision{},
+			agents: agents{read: map[string]agent{"amd64": {digest: digest}}}, conns: map[string]*connection{},
+		}
+		hosts := map[string]*leaseHost{"h-1": {}, "h-2": {}, "h-3": {}}
+		for name, h := range hosts {
+			r.conns[name] = &connection{name: name, conn: h, arch: "amd64", agent: digest}
+		}
+		if err := r.takeLeases(t.Context(), []string{"h-1", "h-2"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		for _, name := range []string{"h-1", "h-2"} {
+			if n, lapsed := hosts[name].count(); lapsed || n < int(time.Hour/leaseTime) {
+				t.Errorf("host %s: %d requests, expired %t", name, n, lapsed)
+			}
+		}
+		if n, _ := hosts["h-3"].count(); n > 0 {
+			t.Errorf("host h-3, which the run does not need: %d requests", n)
+		}
+		if err := r.takeLeases(t.Context(), []string{"h-1", "h-3"}); err != nil {
+			t.Fatal(err)
+		}
+
+		r.conns["h-2"].extends.Lock() // as while it is undone
+		synctest.Wait()
+		before, _ := hosts["h-2"].count()
+		time.Sleep(time.Hour)
+		if n, _ := hosts["h-2"].count(); n != before {
+			t.Errorf("host h-2 got %d requests while it was undone", n-before)
+		}
+		if n, lapsed := hosts["h-3"].count(); lapsed || n < int(time.Hour/leaseTime) {
+			t.Errorf("host h-3: %d requests, expired %t", n, lapsed)
+		}
+		r.conns["h-2"].leased.Store(false)
+		r.conns["h-2"].extends.Unlock()
+
+		if err := r.release(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		ended := map[string]int{}
+		for name, h := range hosts {
+			ended[name], _ = h.count()
+		}
+		time.Sleep(time.Hour)
+		for name, h := range hosts {
+			n, _ := h.count()
+			last := h.requests[n-1]
+			if n != ended[name] || name != "h-2" && last != "epoch 1, release true" {
+				t.Errorf("host %s: %d requests after the release, of which the last was %s", name, n-ended[name], last)
+			}
+		}
+	})
+}

@@ -1,0 +1,198 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
+	"orrery.dev/orrery/internal/lifecycle/plan"
+	"orrery.dev/orrery/internal/presence"
+)
+
+// observeHosts adds to the facts of each reached host what the cluster shows of it: its Node, its
+// etcd member, and whose data its API server reads. What does not answer stays Unknown. A cluster
+// that is not built yet shows nothing.
+func (r *run) observeHosts(ctx context.Context) error {
+	for name, f := range r.facts {
+		f.Presence = plan.Presence{}
+		r.facts[name] = f
+	}
+	if r.state.Applied == nil {
+		return nil
+	}
+	qctx, cancel := context.WithTimeout(ctx, 2*etcdTimeout)
+	defer cancel()
+	var (
+		group   errgroup.Group
+		nodes   []string
+		listed  bool
+		members []*etcdserverpb.Member
+		planes  = slices.DeleteFunc(slices.Clone(r.roles[clusterv1alpha1.RoleControlPlane]), func(name string) bool { return r.conns[name] == nil })
+		data    = make([]plan.Presence, len(planes))
+	)
+	group.Go(func() error { members = r.listMembers(qctx); return nil })
+	for i, name := range planes {
+		group.Go(func() error { data[i] = r.observeData(qctx, name); return nil })
+	}
+	if len(planes) > 0 {
+		group.Go(func() error { nodes, listed = r.listNodes(qctx); return nil })
+	}
+	_ = group.Wait() // it returns none
+	for name, f := range r.facts {
+		if i := slices.Index(planes, name); i >= 0 {
+			f.Presence = data[i]
+		}
+		if listed {
+			f.Presence.Node = presenceOf(slices.Contains(nodes, name))
+		}
+		if members != nil && r.has(name, clusterv1alpha1.RoleEtcd) {
+			m := r.memberOf(members, name)
+			f.Presence.Member, f.Presence.Started = presenceOf(m != nil), m != nil && m.Name != ""
+		}
+		r.facts[name] = f
+	}
+	return ctx.Err()
+}
+
+func presenceOf(there bool) presence.Presence {
+	if there {
+		return presence.Present
+	}
+	return presence.Absent
+}
+
+// listMembers returns the etcd members if a majority confirms them, else nil. It asks all hosts at
+// the same time.
+func (r *run) listMembers(ctx context.Context) []*etcdserverpb.Member {
+	if r.spec.Etcd.Type == plan.EtcdExternal {
+		return nil
+	}
+	hosts := r.roles[clusterv1alpha1.RoleEtcd]
+	answers := make([]etcdAnswer, len(hosts))
+	var group errgroup.Group
+	for i, name := range hosts {
+		group.Go(func() error { answers[i] = r.askEtcd(ctx, name); return nil })
+	}
+	_ = group.Wait() // it returns none
+	for _, a := range answers {
+		if a.list != nil {
+			return a.list
+		}
+	}
+	return nil
+}
+
+// listNodes returns the names of all Nodes, from etcd and not from the cache of an API server. A
+// cache may lack a new Node.
+func (r *run) listNodes(ctx context.Context) (names []string, ok bool) {
+	cs, err := r.clientset(ctx)
+	if err != nil {
+		return nil, false
+	}
+	nodes, err := cs.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, false
+	}
+	for _, n := range nodes.Items {
+		names = append(names, n.Name)
+	}
+	return names, true
+}
+
+// observeData reads whose data the API server of a host reads.
+func (r *run) observeData(ctx context.Context, name string) plan.Presence {
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	cfg, err := r.readyAPI(ctx, name)
+	if err == nil {
+		err = r.recognize(ctx, cfg)
+	}
+	if foreign, ok := errors.AsType[*foreignDataError](err); ok {
+		return plan.Presence{Data: presence.Absent, Found: foreign.found()}
+	}
+	if err != nil {
+		return plan.Presence{}
+	}
+	return plan.Presence{Data: presence.Present}
+}
+
+// foreignDataError means that an API server reads the data of another cluster. uid is that of its
+// namespace kube-system, or empty if there is none.
+type foreignDataError struct {
+	cluster   string
+	uid, want types.UID
+}
+
+// Error says what was found, and what to do.
+func (e *foreignDataError) Error() string {
+	return fmt.Sprintf("its API server does not read the data of cluster %s: %s; nothing is written to it: see what etcd has there with %q",
+		e.cluster, e.found(), "orrery cluster preflight")
+}
+
+func (e *foreignDataError) found() string {
+	if e.uid == "" {
+		return fmt.Sprintf("it has no namespace kube-system, and that of the cluster has the UID %s", e.want)
+	}
+	return fmt.Sprintf("its namespace kube-system has the UID %s, and that of the cluster %s", e.uid, e.want)
+}
+
+// recognize returns a foreignDataError if an API server does not read the data of this cluster. The
+// UID of kube-system that the first API server shows is recorded in the state. That namespace
+// cannot be deleted, so only a cluster that is just starting lacks it.
+func (r *run) recognize(ctx context.Context, cfg *rest.Config) error {
+	cs, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	system, err := cs.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if ignoreNotFound(err) != nil {
+		return fmt.Errorf("read namespace %s: %w", metav1.NamespaceSystem, err)
+	}
+	if apierrors.IsNotFound(err) {
+		system = &corev1.Namespace{}
+	}
+	r.identity.Lock()
+	defer r.identity.Unlock()
+	known := &r.state.KubeSystemUID
+	switch {
+	case *known == "" && system.UID == "":
+		return &notReadyError{[]string{"namespace " + metav1.NamespaceSystem}}
+	case *known == "":
+		*known = system.UID
+	case *known != system.UID:
+		return &foreignDataError{cluster: r.Cluster, uid: system.UID, want: *known}
+	}
+	return nil
+}
+
+// refuseLostData returns an error if the etcd of a reached host has lost its data, or has those of
+// another cluster. Plans are refused with all other findings.
+func (r *run) refuseLostData(ctx context.Context) error {
+	if err := r.observeHosts(ctx); err != nil {
+		return err
+	}
+	in := plan.Input{Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, EtcdBootstrap: r.state.EtcdBootstrap}
+	lost := slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool { return f.Check != plan.CheckData })
+	if len(lost) > 0 {
+		return &PreflightError{Findings: lost}
+	}
+	return nil
+}
+
+// waitsFor reports whether a run waits for the Node of a host. A run that takes hosts out waits
+// only for hosts that it changes.
+func (r *run) waitsFor(name string) bool {
+	return r.op.Spec.Action != lifecyclev1alpha1.ActionDeleteNode || r.changing[name]
+}

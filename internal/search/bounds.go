@@ -1,0 +1,127 @@
+package search
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"orrery.dev/orrery/internal/store"
+)
+
+// Limits on what is parsed of a request. They are in docs/search.md. The time to parse a request
+// grows linearly up to them, and BenchmarkBounds measures the time at them.
+const (
+	// LongestURL is the maximum number of bytes of the path and query of a request, escaped.
+	LongestURL = 64 << 10
+	// LongestAccept is the maximum number of bytes of the headers Accept and Accept-Encoding.
+	LongestAccept = 8 << 10
+	// mostLabelValues is the maximum number of values in the lists of a label selector. The parser
+	// of Kubernetes concatenates one error for each invalid value, which takes quadratic time.
+	mostLabelValues = 500
+)
+
+// CheckSize returns an error for a request that is too long to be parsed. It parses nothing.
+func CheckSize(r *http.Request) error {
+	if n := len(r.URL.EscapedPath()) + len(r.URL.RawQuery); n > LongestURL {
+		return apierrors.NewBadRequest(fmt.Sprintf("the path and the query of the request have %d bytes, and at most %d are read: name fewer objects, or select them by a label", n, LongestURL))
+	}
+	for _, name := range []string{"Accept", "Accept-Encoding"} {
+		n := 0
+		for _, value := range r.Header.Values(name) {
+			n += len(value)
+		}
+		if n > LongestAccept {
+			return apierrors.NewBadRequest(fmt.Sprintf("header %s has %d bytes, and at most %d are read: name fewer media types or encodings", name, n, LongestAccept))
+		}
+	}
+	return nil
+}
+
+// checkSelector returns an error for a label selector that is too long to be parsed.
+func checkSelector(text string) error {
+	requirements, values, inList := 1, 0, false
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c == '(' || c == ',' && inList:
+			inList = true
+			values++
+		case c == ')':
+			inList = false
+		case c == ',':
+			requirements++
+		}
+	}
+	switch {
+	case requirements > store.MostTerms+len(labelParameters):
+		return fmt.Errorf("%d requirements on labels, and at most %d can be answered; write several values of a label as KEY in (A,B)", requirements, store.MostTerms)
+	case values > mostLabelValues:
+		return fmt.Errorf("%d values in lists, and at most %d can be answered; select by a label that they have in common, or ask several times", values, mostLabelValues)
+	}
+	return nil
+}
+
+// verbOf returns the verb that a request for objects needs on the hub.
+func verbOf(at location, query url.Values) string {
+	watching, _ := strconv.ParseBool(query.Get("watch")) // invalid values are refused later
+	switch {
+	case at.watch || watching && at.name == "": // of one object, API servers do not look at it
+		return "watch"
+	case at.name != "":
+		return "get"
+	default:
+		return "list"
+	}
+}
+
+// admit refuses a caller who may do verb with no object at a location. It is called before the
+// parameters of the request are parsed; authorize finds later which of the objects asked for the
+// caller may see. Of the query it reads the first name of the parameter namespaces: authorize wants
+// the right in each of them.
+func (s *Search) admit(ctx context.Context, at location, query url.Values, verb string) error {
+	asked := at.asked()
+	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
+	refused := s.Authorize(ctx, what)
+	if !apierrors.IsForbidden(refused) {
+		return refused
+	}
+	named, _, _ := strings.Cut(query.Get("namespaces"), ",")
+	switch {
+	case at.namespace != "":
+		what.Namespace = at.namespace
+	case at.name != "" && isNamespaces(at):
+		what.Namespace = at.name
+	case strings.TrimSpace(named) != "":
+		what.Namespace = strings.TrimSpace(named)
+	case at.name != "" || isNamespaces(at):
+		return refused
+	default:
+		namespaces, err := s.Namespaces(ctx, what)
+		if err == nil && len(namespaces) == 0 {
+			err = refused
+		}
+		return err
+	}
+	return s.Authorize(ctx, what)
+}
+
+// admitAny refuses a caller who may list no mirrored type in any namespace. It is called before the
+// parameters of a request about several types are parsed.
+func (s *Search) admitAny(ctx context.Context) error {
+	var refused error
+	for _, t := range s.Mirror.Types() {
+		err := s.admit(ctx, location{GroupVersionResource: t.GroupVersionResource()}, nil, "list")
+		if !apierrors.IsForbidden(err) {
+			return err
+		}
+		if refused == nil {
+			refused = err
+		}
+	}
+	return refused
+}

@@ -1,0 +1,174 @@
+package hub
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
+	"orrery.dev/orrery/internal/mark"
+	"orrery.dev/orrery/internal/testenv"
+	"orrery.dev/orrery/test/spine"
+)
+
+// lately is for how long a decision may have been on its way when it is carried out.
+const lately = 10 * time.Second
+
+// judge looks at a write before it is passed on.
+func (w *randomWork) judge(m *testenv.Member, r testenv.Write) {
+	if !slices.Contains(workNamespaces, cmp.Or(r.Namespace, r.Name)) || r.DryRun || r.Impersonated != "" {
+		return
+	}
+	if why := w.fault(m, r); why != "" {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.wrong = append(w.wrong, fmt.Sprintf("%s: %s: %s", m.Name, r, why))
+	}
+}
+
+// fault says what is wrong with a write; "" when nothing is.
+func (w *randomWork) fault(m *testenv.Member, r testenv.Write) string {
+	if r.Resource == "namespaces" {
+		if r.Verb == "delete" {
+			return "nobody deleted the hub's namespace"
+		}
+		return ""
+	}
+	i := slices.IndexFunc(workKinds, func(k spine.Kind) bool { return strings.ToLower(k.Kind)+"s" == r.Resource })
+	if i < 0 {
+		return "nobody asked for it"
+	}
+	k := workKinds[i]
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	o, err := m.Find(ctx, k.APIVersion, k.Kind, r.Namespace, r.Name)
+	if err != nil {
+		return "" // it creates something
+	}
+	if uid := r.UID(); uid != "" && uid != o.GetUID() {
+		return "" // it will be refused
+	}
+	if r.Verb == "delete" {
+		return w.deletionFault(ctx, m, r, o)
+	}
+	if k.Kind == "ConfigMap" && r.Verb == "apply" && r.Namespace != overwriteNamespace && o.GetLabels()[workv1alpha2.BindingLabel] == "" {
+		if is, would := o.Object["data"], r.Body["data"]; would != nil && fmt.Sprint(is) != fmt.Sprint(would) {
+			return fmt.Sprintf("what was there before has %v and not %v, and nobody allowed to overwrite it", is, would)
+		}
+	}
+	return ""
+}
+
+// deletionFault: a copy goes when its template was deleted, with the propagation of that deletion,
+// when it was placed elsewhere, or when it has ended and shall run again.
+func (w *randomWork) deletionFault(ctx context.Context, m *testenv.Member, r testenv.Write, o *unstructured.Unstructured) string {
+	w.mu.Lock()
+	was := w.before[named(m, o.GetKind(), o.GetNamespace(), o.GetName())]
+	w.mu.Unlock()
+	if was == o.GetUID() {
+		return "it was there before the hub"
+	}
+	binding := types.UID(o.GetLabels()[workv1alpha2.BindingLabel])
+	if binding == "" {
+		return "it has no mark of a binding"
+	}
+	template := templateOf(o)
+	sent, _, _ := unstructured.NestedString(r.Body, "propagationPolicy")
+	_, err := w.history.list(ctx)
+	p := w.history.since(binding, time.Now().Add(-lately))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	deleted := w.deleted[template]
+	switch {
+	case p == nil && err == nil:
+		return "there never was its binding " + string(binding)
+	case p == nil:
+		return "" // the bindings cannot be listed now
+	case len(deleted) > 0:
+		if moved := slices.ContainsFunc(p.said, func(s placement) bool { _, names := s.clusters[m.Name]; return !names }); moved && sent == string(metav1.DeletePropagationBackground) {
+			return ""
+		}
+		if o.GetKind() == "Job" && w.reruns[template] > 0 {
+			return ""
+		}
+		if !slices.Contains(deleted, metav1.DeletionPropagation(sent)) {
+			return fmt.Sprintf("its template was deleted with %v, and this deletion is sent with %q", deleted, sent)
+		}
+		return ""
+	case o.GetKind() == "Job" && o.GetName() >= "j2" && hasEnded(o):
+		return "" // the hub's cluster deletes its template when all copies have ended
+	case p.deleting && err == nil:
+		return "nobody deleted its template, and its binding is gone"
+	case err != nil:
+		return ""
+	case o.GetKind() == "Job" && w.reruns[template] > 0:
+		return ""
+	}
+	for _, s := range p.said {
+		if _, names := s.clusters[m.Name]; !names {
+			return ""
+		}
+	}
+	return "its binding names the cluster"
+}
+
+// judgeCreations holds the Jobs that were created since the last call to their ends: one that ended
+// is created again only as often as somebody asked for it.
+func (w *randomWork) judgeCreations() {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range spine.Members.List {
+		writes := m.Writes(w.judged[m.Name])
+		w.judged[m.Name] += len(writes)
+		for _, r := range writes {
+			if r.Resource != "jobs" || r.Code != 201 || r.DryRun || !slices.Contains(workNamespaces, r.Namespace) {
+				continue
+			}
+			text, _, _ := unstructured.NestedString(r.Body, "metadata", "annotations", workv1alpha2.SourceAnnotation)
+			source, err := mark.Parse(text)
+			if err != nil {
+				w.wrong = append(w.wrong, fmt.Sprintf("%s: %s: its source cannot be read: %v", m.Name, r, err))
+				continue
+			}
+			key := m.Name + " " + string(source.Template)
+			after := 0 // how many that were there before it had ended
+			for uid, end := range w.ended[key] {
+				if slices.Contains(w.created[key], uid) || uid != r.UID() && end.Before(r.Time) {
+					after++
+				}
+			}
+			w.created[key] = append(w.created[key], r.UID())
+			if after > w.reruns[source.Template] {
+				w.wrong = append(w.wrong, fmt.Sprintf("%s: %s: template %s ended there %d times before, and %d reruns were asked for",
+					m.Name, r, source.Template, after, w.reruns[source.Template]))
+			}
+		}
+	}
+}
+
+// judgeOrphans: pods that a deletion left are there, each the one that it was.
+func (w *randomWork) judgeOrphans() {
+	w.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for key, uid := range w.orphans {
+		member, path, _ := strings.Cut(key, " ")
+		ns, name, _ := strings.Cut(path, "/")
+		pod, err := spine.Members.Named(member).Find(w.Context(), "v1", "Pod", ns, name)
+		switch {
+		case err != nil:
+			w.wrong = append(w.wrong, fmt.Sprintf("%s: the pod %s was left by a deletion with Orphan, and is not there: %v", member, path, err))
+		case pod.GetUID() != uid || pod.GetDeletionTimestamp() != nil:
+			w.wrong = append(w.wrong, fmt.Sprintf("%s: the pod %s was left by a deletion with Orphan as %s, and is %s, deleted %v", member, path, uid, pod.GetUID(), pod.GetDeletionTimestamp()))
+		}
+	}
+	w.Logf("%d orphaned pods, %d ends of Jobs were judged", len(w.orphans), len(w.ended))
+}
