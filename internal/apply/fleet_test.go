@@ -61,7 +61,7 @@ const (
 // secretResource are the Secrets.
 var secretResource = schema.GroupResource{Resource: "secrets"}
 
-const deadline = 30 * time.Second
+const deadline = 3 * time.Minute
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())

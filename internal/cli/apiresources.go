@@ -271,14 +271,14 @@ func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 			conflicts = append(conflicts, string(c))
 		}
 		resource := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-")) //nolint:errcheck // as above
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\n", resource, r.Kind, versions, namespaced, clusters, cmp.Or(strings.Join(conflicts, ","), "-"))
 	}
 	if len(report.Leaving) > 0 {
 		fmt.Fprintln(t, "\nREMOVED IN\tVERSION\tCLUSTER\tNAMESPACE\tOBJECT\tWRITTEN BY\tUSE INSTEAD") //nolint:errcheck // as above
 	}
 	for _, o := range report.Leaving {
-		//nolint:errcheck // as above
-		say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
+		// As above.
+		_ = say(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.RemovedIn, o.Version, o.Cluster, cmp.Or(o.Namespace, "-"), o.Resource+"/"+o.Name,
 			cmp.Or(strings.Join(o.By, ","), "-"), cmp.Or(o.Replacement, "-"))
 	}
 	err := t.Flush()

@@ -396,7 +396,7 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	row := func(name string, values ...string) {
 		if value := strings.Join(values, ", "); value != "" {
-			say(t, "%s:\t%s\n", name, value) //nolint:errcheck // Flush reports it
+			_ = say(t, "%s:\t%s\n", name, value) // Flush reports it
 		}
 	}
 	row("Name", c.Name)

@@ -298,7 +298,7 @@ func (h tenants) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func reply(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body)
+	_ = json.NewEncoder(w).Encode(body) //nolint:errchkjson // a client may have gone
 }
 
 // discovered are the types that tenants discover, by group and version: plural and kind.
@@ -466,11 +466,22 @@ func TestRolesThatGiveRights(t *testing.T) {
 	}
 	has := func(all []string, one string) bool { return slices.Contains(all, one) || slices.Contains(all, "*") }
 	for _, of := range [][]string{
-		{"get", "fleet.orrery.dev", "clusters/proxy"}, {"create", "fleet.orrery.dev", "clusters/proxy"}, {"get", "fleet.orrery.dev", "clusters/mirror"},
-		{"create", "fleet.orrery.dev", "consolelinks"}, {"get", "fleet.orrery.dev", "metrics"}, {"get", "fleet.orrery.dev", "resources/proxy"},
-		{"get", "fleet.orrery.dev", "placements"}, {"get", "fleet.orrery.dev", "works"}, {"get", "fleet.orrery.dev", "access"}, {"create", "fleet.orrery.dev", "placementreviews"},
-		{"list", "cluster.orrery.dev", "clusters"}, {"get", "work.orrery.dev", "resourcebindings"}, {"watch", "lifecycle.orrery.dev", "operations"},
-		{"create", "policy.orrery.dev", "propagationpolicies"}, {"patch", "policy.orrery.dev", "overridepolicies"}, {"delete", "apps.orrery.dev", "websites"},
+		{"get", "fleet.orrery.dev", "clusters/proxy"},
+		{"create", "fleet.orrery.dev", "clusters/proxy"},
+		{"get", "fleet.orrery.dev", "clusters/mirror"},
+		{"create", "fleet.orrery.dev", "consolelinks"},
+		{"get", "fleet.orrery.dev", "metrics"},
+		{"get", "fleet.orrery.dev", "resources/proxy"},
+		{"get", "fleet.orrery.dev", "placements"},
+		{"get", "fleet.orrery.dev", "works"},
+		{"get", "fleet.orrery.dev", "access"},
+		{"create", "fleet.orrery.dev", "placementreviews"},
+		{"list", "cluster.orrery.dev", "clusters"},
+		{"get", "work.orrery.dev", "resourcebindings"},
+		{"watch", "lifecycle.orrery.dev", "operations"},
+		{"create", "policy.orrery.dev", "propagationpolicies"},
+		{"patch", "policy.orrery.dev", "overridepolicies"},
+		{"delete", "apps.orrery.dev", "websites"},
 	} {
 		role := givenBy(of[0], of[1], of[2])
 		if !slices.ContainsFunc(rules[role], func(r rule) bool { return has(r.Verbs, of[0]) && has(r.APIGroups, of[1]) && has(r.Resources, of[2]) }) {

@@ -273,7 +273,7 @@ func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 
 // printDot prints a graph as Graphviz reads it.
 func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
-	var out strings.Builder
+	var out strings.Builder // it returns no errors
 	out.WriteString("digraph fleet {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", fontsize=10];\n")
 	last, opened := "", 0
 	for i, n := range g.Nodes { // those of a cluster are together
@@ -282,7 +282,7 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 				out.WriteString("  }\n")
 			}
 			if last = n.Cluster; last != "" {
-				say(&out, "  subgraph cluster_%d {\n    label=%s;\n", opened, dotted(last))
+				_ = say(&out, "  subgraph cluster_%d {\n    label=%s;\n", opened, dotted(last))
 				opened++
 			}
 		}
@@ -296,13 +296,13 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 		case slices.Contains(g.Roots, i):
 			style = ", style=bold"
 		}
-		say(&out, "    n%d [label=%s%s];\n", i, dotted(label...), style)
+		_ = say(&out, "    n%d [label=%s%s];\n", i, dotted(label...), style)
 	}
 	if last != "" {
 		out.WriteString("  }\n")
 	}
 	for _, e := range g.Edges {
-		say(&out, "  n%d -> n%d [label=%s];\n", e.From, e.To, dotted(e.Relation))
+		_ = say(&out, "  n%d -> n%d [label=%s];\n", e.From, e.To, dotted(e.Relation))
 	}
 	out.WriteString("}\n")
 	_, err := io.WriteString(w, out.String())

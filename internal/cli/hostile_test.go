@@ -97,11 +97,14 @@ func (f filler) fill(v reflect.Value, field string, depth int) {
 		v.FieldByName("Time").Set(reflect.ValueOf(time.Unix(1_790_000_000, 0)))
 		return
 	case reflect.TypeFor[json.RawMessage]():
-		text, _ := json.Marshal(f.text(field))
+		text, err := json.Marshal(f.text(field))
+		if err != nil {
+			panic(err)
+		}
 		v.SetBytes(text)
 		return
 	}
-	switch v.Kind() {
+	switch v.Kind() { //nolint:exhaustive // the others have no text
 	case reflect.String:
 		v.SetString(f.text(field))
 	case reflect.Pointer:
@@ -119,7 +122,7 @@ func (f filler) fill(v reflect.Value, field string, depth int) {
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(key, value)
 	case reflect.Struct:
-		if _, own := v.Addr().Interface().(json.Unmarshaler); own {
+		if _, own := reflect.TypeAssert[json.Unmarshaler](v.Addr()); own {
 			return // quantities and the like have no text of their own
 		}
 		for i := range v.NumField() {
@@ -140,8 +143,11 @@ func filled[T any](f filler) *T {
 // servedByHostile are the types of the hostile hub, of its fleet and of its members.
 var servedByHostile = map[string][]metav1.APIResource{
 	"v1": {
-		{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", ShortNames: []string{"po"}}, {Name: "configmaps", SingularName: "configmap", Namespaced: true, Kind: "ConfigMap", ShortNames: []string{"cm"}},
-		{Name: "events", SingularName: "event", Namespaced: true, Kind: "Event"}, {Name: "namespaces", SingularName: "namespace", Kind: "Namespace"}, {Name: "nodes", SingularName: "node", Kind: "Node"},
+		{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", ShortNames: []string{"po"}},
+		{Name: "configmaps", SingularName: "configmap", Namespaced: true, Kind: "ConfigMap", ShortNames: []string{"cm"}},
+		{Name: "events", SingularName: "event", Namespaced: true, Kind: "Event"},
+		{Name: "namespaces", SingularName: "namespace", Kind: "Namespace"},
+		{Name: "nodes", SingularName: "node", Kind: "Node"},
 		{Name: "secrets", SingularName: "secret", Namespaced: true, Kind: "Secret"},
 	},
 	"apps/v1":                     {{Name: "deployments", SingularName: "deployment", Namespaced: true, Kind: "Deployment", ShortNames: []string{"deploy"}}},
@@ -187,7 +193,7 @@ func (h *hostileHub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s, ok := answer.(*metav1.Status); ok {
 		w.WriteHeader(int(s.Code))
 	}
-	_ = json.NewEncoder(w).Encode(answer) // a client may have gone
+	_ = json.NewEncoder(w).Encode(answer) //nolint:errchkjson // a client may have gone
 }
 
 func (h *hostileHub) answer(r *http.Request) any {
@@ -403,15 +409,31 @@ var hostileRuns = map[string]struct {
 	"operation pause":        {runs: [][]string{{"elm-1", "--state-dir=STATE"}}},
 	"operation cancel":       {runs: [][]string{{"elm-1", "--state-dir=STATE"}}},
 	"get": {runs: [][]string{
-		{"pods", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "wide", "--show-labels", "-L", "a", "--kubeconfig=HUB"}, {"pods,cm", "-n", "shop", "--kubeconfig=HUB"}, {"pods", "x", "-n", "shop", "--kubeconfig=HUB"},
-		{"pods", "x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}, {"pods", "-C", "elm", "--live", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "name", "--kubeconfig=HUB"}, {"pods", "x", "-o", "name", "-C", "elm", "--kubeconfig=HUB"},
-		{"pods", "-o", "custom-columns=A:.metadata.name,B:.metadata.labels,C:.kind", "--kubeconfig=HUB"}, {"pods", "--server-print=false", "-A", "--kubeconfig=HUB"}, {"pods", "-o", "json", "--kubeconfig=HUB"}, {"things", "--kubeconfig=HUB"},
-		{"things", "-o", "name", "--kubeconfig=HUB"}, {"unknown", "--kubeconfig=HUB"}, {"pods", "-o", "jsonpath-as-json={.items[*].metadata}", "--kubeconfig=HUB"},
-		{"pods", "-n", "shop", "-w", "--kubeconfig=HUB"}, {"pods", "-n", "shop", "-w", "-o", "name", "--kubeconfig=HUB"},
+		{"pods", "-A", "--kubeconfig=HUB"},
+		{"pods", "-o", "wide", "--show-labels", "-L", "a", "--kubeconfig=HUB"},
+		{"pods,cm", "-n", "shop", "--kubeconfig=HUB"},
+		{"pods", "x", "-n", "shop", "--kubeconfig=HUB"},
+		{"pods", "x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"},
+		{"pods", "-C", "elm", "--live", "-A", "--kubeconfig=HUB"},
+		{"pods", "-o", "name", "--kubeconfig=HUB"},
+		{"pods", "x", "-o", "name", "-C", "elm", "--kubeconfig=HUB"},
+		{"pods", "-o", "custom-columns=A:.metadata.name,B:.metadata.labels,C:.kind", "--kubeconfig=HUB"},
+		{"pods", "--server-print=false", "-A", "--kubeconfig=HUB"},
+		{"pods", "-o", "json", "--kubeconfig=HUB"},
+		{"things", "--kubeconfig=HUB"},
+		{"things", "-o", "name", "--kubeconfig=HUB"},
+		{"unknown", "--kubeconfig=HUB"},
+		{"pods", "-o", "jsonpath-as-json={.items[*].metadata}", "--kubeconfig=HUB"},
+		{"pods", "-n", "shop", "-w", "--kubeconfig=HUB"},
+		{"pods", "-n", "shop", "-w", "-o", "name", "--kubeconfig=HUB"},
 	}},
 	"describe": {whole: true, runs: [][]string{
-		{"pods", "-n", "shop", "--kubeconfig=HUB"}, {"pod/x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"}, {"node", "x", "-C", "elm", "--kubeconfig=HUB"}, {"cm", "x", "-C", "elm", "--kubeconfig=HUB"},
-		{"pod/x", "-C", "elm,oak", "-n", "shop", "--kubeconfig=HUB"}, {"deploy/x", "-C", "elm", "--kubeconfig=HUB"},
+		{"pods", "-n", "shop", "--kubeconfig=HUB"},
+		{"pod/x", "-n", "shop", "-C", "elm", "--kubeconfig=HUB"},
+		{"node", "x", "-C", "elm", "--kubeconfig=HUB"},
+		{"cm", "x", "-C", "elm", "--kubeconfig=HUB"},
+		{"pod/x", "-C", "elm,oak", "-n", "shop", "--kubeconfig=HUB"},
+		{"deploy/x", "-C", "elm", "--kubeconfig=HUB"},
 	}},
 	"top":       {exempt: "it prints its help"},
 	"top pods":  {runs: [][]string{{"-A", "--containers", "--sum", "--kubeconfig=HUB"}, {"x", "-n", "shop", "--kubeconfig=HUB"}}},
@@ -575,7 +597,7 @@ func TestHostileHosts(t *testing.T) {
 	op := filled[lifecyclev1alpha1.Operation](f)
 	step := filled[lifecyclev1alpha1.StepRecord](f)
 	finding, changes := filled[plan.Finding](f), filled[plan.Changes](f)
-	for name, print := range map[string]func(s streams){
+	for name, printTo := range map[string]func(s streams){
 		"Lines": func(s streams) {
 			p := newRunProgress(s.err, true)
 			p.step(*step)
@@ -591,7 +613,7 @@ func TestHostileHosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			print(streams{out: &out, err: &out})
+			printTo(streams{out: &out, err: &out})
 			if out.Len() == 0 {
 				t.Error("nothing is printed")
 			}

@@ -760,7 +760,8 @@ func (f *fleetOfTwo) mistyped(t *testing.T) {
 // tenant has rights in one namespace of the hub, and none in clusters.
 func (f *fleetOfTwo) tenant(t *testing.T) {
 	for _, args := range [][]string{
-		{"create", "namespace", "team-a"}, {"-n", "team-a", "create", "serviceaccount", "dev"},
+		{"create", "namespace", "team-a"},
+		{"-n", "team-a", "create", "serviceaccount", "dev"},
 		{"-n", "team-a", "create", "rolebinding", "dev", "--clusterrole=edit", "--serviceaccount=team-a:dev"},
 	} {
 		if out, err := f.hub.Kubectl(args...); err != nil {
@@ -823,7 +824,7 @@ func (f *fleetOfTwo) tenant(t *testing.T) {
 
 // ctrlC ends a watch, as a shell does.
 func (f *fleetOfTwo) ctrlC(t *testing.T) {
-	cmd := exec.Command(ownBinary(t), "get", "pods", "-n", "shop", "-C", "oak", "-w", "--kubeconfig="+f.hub.Kubeconfig()) //nolint:noctx // it is sent a signal
+	cmd := exec.Command(ownBinary(t), "get", "pods", "-n", "shop", "-C", "oak", "-w", "--kubeconfig="+f.hub.Kubeconfig())
 	var errOut bytes.Buffer
 	cmd.Stderr = &errOut
 	out, err := cmd.StdoutPipe()

@@ -103,7 +103,8 @@ func (e unreachedError) Unwrap() error { return e.error }
 func telling(host, path string) transport.WrapperFunc {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			answer, err := next.RoundTrip(r)
+			answer, err := serverReached(r, next, host, path)
+			_, unreached := errors.AsType[unreachedError](err)
 			if err == nil {
 				if err := cmp.Or(awayIn(answer), answeredError(r, answer, next)); err != nil {
 					return nil, err
@@ -113,7 +114,7 @@ func telling(host, path string) transport.WrapperFunc {
 			case err == nil && answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(r.URL.Path, fleetv1alpha1.ClustersPath+"/"):
 				_ = answer.Body.Close()
 				return nil, unreachedError{fmt.Errorf("the hub at %s does not accept the credentials in %s: they have expired, or are another hub's; ask for a new kubeconfig", host, path)}
-			case err == nil || r.Context().Err() != nil:
+			case err == nil || r.Context().Err() != nil || unreached:
 				return answer, err
 			case errors.Is(err, syscall.ECONNREFUSED):
 				return nil, unreachedError{fmt.Errorf("reach the hub at %s (from %s): %w; is it running?", host, path, err)}

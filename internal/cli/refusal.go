@@ -76,7 +76,7 @@ func (e unknownClusterError) sentence(ctx context.Context) string {
 	case err != nil:
 		return fmt.Sprintf("no cluster is named %s, or you may not see it; %q counts what you see in each", e.name, programName+" search --group cluster")
 	case slices.Contains(names, e.name):
-		return e.StatusError.Error()
+		return e.Error()
 	}
 	return fmt.Sprintf("no cluster is named %s; the fleet has %s", e.name, some(names))
 }
@@ -142,7 +142,7 @@ var clustersPath = "/apis/" + clusterv1alpha1.GroupVersion.String() + "/" + clus
 func listNames(ctx context.Context, as *http.Request, path string, next http.RoundTripper) ([]string, error) {
 	at := *as.URL
 	at.Path, at.RawPath, at.RawQuery = path, "", ""
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil) //nolint:gosec // the host is that of the command's own request
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", path, err)
 	}

@@ -84,7 +84,7 @@ func execute(change func(root *cobra.Command), args []string, in io.Reader, out,
 func executeIn(ctx context.Context, change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
 	quiet()
 	out, errOut = neutral.NewWriter(out), neutral.NewWriter(errOut)
-	root := newRoot(streams{in: in, out: out, err: errOut})
+	root := newRoot(streams{in: in, out: out, err: errOut}) //nolint:contextcheck // commands get the context below
 	change(root)
 	root.SetArgs(args)
 	root.SetIn(in)

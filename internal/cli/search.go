@@ -260,9 +260,10 @@ func (f *searching) counted(ctx context.Context, c rest.Interface, text string) 
 			}
 			say(t, "%d\n", g.Objects) //nolint:errcheck // as above
 		}
-		total := make([]string, max(len(counts.By), 1))
-		total[0] = "TOTAL"
-		_ = sayRow(t, append(total, strconv.FormatInt(counts.Total, 10))...) // as above
+		by := max(len(counts.By), 1)
+		total := make([]string, by+1)
+		total[0], total[by] = "TOTAL", strconv.FormatInt(counts.Total, 10)
+		_ = sayRow(t, total...) // as above
 		return t.Flush()
 	})
 }

@@ -259,8 +259,8 @@ func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	}
 }
 
-// pathOf is the path of object.a.b, object.a["b"] and object itself, of which the operand is
-// object.
+// pathOf is the path of object.a.b, object.a["b"] and object itself. The operand of the path has to
+// be object.
 func pathOf(x, operand ast.Expr) (path []string, ok bool) {
 	if operand.Kind() != ast.IdentKind || operand.AsIdent() != "object" {
 		return nil, false

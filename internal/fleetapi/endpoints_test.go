@@ -70,8 +70,8 @@ func served(allowed bool) *api {
 // exchange is a request by its method and what follows the endpoint's path.
 type exchange struct{ method, rest string }
 
-// authorized has for each endpoint requests that need a right on the hub; of an endpoint without
-// any, everybody with an identity may ask, and the answer is the same whatever the request has.
+// authorized has for each endpoint requests that need a right on the hub. An endpoint without any
+// answers everybody with an identity, and answers every request the same.
 var authorized = map[string][]exchange{
 	fleetv1alpha1.ClustersPath:  {{http.MethodGet, "/oak/mirror"}, {http.MethodGet, "/oak/proxy/api"}, {http.MethodPost, "/oak/proxy/api"}, {http.MethodPut, "/none/proxy/%2525"}},
 	fleetv1alpha1.FleetPath:     ofFleet,
@@ -90,10 +90,17 @@ var authorized = map[string][]exchange{
 
 // ofFleet are requests below the root of the fleet. Those for objects are in package search.
 var ofFleet = []exchange{
-	{http.MethodGet, "/api/v1/pods"}, {http.MethodGet, "/api/v1/namespaces/shop@oak/pods"}, {http.MethodGet, "/search"}, {http.MethodGet, "/graph"},
-	{http.MethodGet, "/clusters/oak/version"}, {http.MethodGet, "/clusters/oak/openapi/v3"}, {http.MethodGet, "/clusters/oak/openapi/v2"},
-	{http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"}, {http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"},
-	{http.MethodPost, "/apis/authentication.k8s.io/v1/selfsubjectreviews"}, {http.MethodPost, "/clusters/oak/apis/authentication.k8s.io/v1/selfsubjectreviews"},
+	{http.MethodGet, "/api/v1/pods"},
+	{http.MethodGet, "/api/v1/namespaces/shop@oak/pods"},
+	{http.MethodGet, "/search"},
+	{http.MethodGet, "/graph"},
+	{http.MethodGet, "/clusters/oak/version"},
+	{http.MethodGet, "/clusters/oak/openapi/v3"},
+	{http.MethodGet, "/clusters/oak/openapi/v2"},
+	{http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"},
+	{http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"},
+	{http.MethodPost, "/apis/authentication.k8s.io/v1/selfsubjectreviews"},
+	{http.MethodPost, "/clusters/oak/apis/authentication.k8s.io/v1/selfsubjectreviews"},
 }
 
 // unread is a body that remembers whether it was read.

@@ -73,7 +73,7 @@ func embedded(dir string) Options {
 // eventually waits until check returns nil.
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(90 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		err := check()
 		if err == nil {

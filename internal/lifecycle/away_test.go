@@ -116,7 +116,7 @@ func tryReach(t *testing.T, row intent.ReachRow, treatment intent.Treatment, com
 		l = built(t, 2, 1)
 		spec, named = l.grown(), []string{away}
 	}
-	switch row.Action {
+	switch row.Action { //nolint:exhaustive // the others change no hosts
 	case lifecyclev1alpha1.ActionAddNode:
 		if row.Part == intent.Staying {
 			spec, named = l.grown(), []string{"h-5"}
@@ -160,7 +160,7 @@ func tryReach(t *testing.T, row intent.ReachRow, treatment intent.Treatment, com
 			t.Errorf("%q does not name host %s", text, away)
 		}
 	}
-	switch row.Action {
+	switch row.Action { //nolint:exhaustive // the others are runs
 	case intent.ActionPreflight:
 		findings, err := l.engine.Preflight(t.Context(), spec)
 		if err != nil || !slices.ContainsFunc(findings, func(f plan.Finding) bool { return f.Host == away && f.Severity == plan.SeverityError }) {

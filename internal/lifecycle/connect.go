@@ -216,10 +216,10 @@ func (c *connection) facts(ctx context.Context) (plan.Facts, error) {
 // StepError is the failure of a step on a host. Step is empty if the whole request failed.
 type StepError struct {
 	Host, Step, Message string
-	// final is true if another attempt cannot succeed. missing lists the files that the host could not
-	// fetch from other hosts.
-	final   bool
-	missing []string
+	// final is true if another attempt cannot succeed, and held if another run has the lease of the
+	// host. missing lists the files that the host could not fetch from other hosts.
+	final, held bool
+	missing     []string
 }
 
 // Error names the host and the step.
@@ -308,7 +308,7 @@ func (r *run) listen(c *connection, events io.Reader) error {
 				message = fmt.Sprintf("a later run, of epoch %d, has changed this host, and this one, of epoch %d, changes nothing any more; see %q where that one is run",
 					l.Epoch, r.op.Status.Epoch, "orrery operation list")
 			}
-			failed = &StepError{Host: c.name, final: true, Message: message}
+			failed = &StepError{Host: c.name, final: true, held: true, Message: message}
 			continue
 		}
 		if e.State == lifecyclev1alpha1.StepFailed {

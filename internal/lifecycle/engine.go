@@ -211,6 +211,7 @@ type run struct {
 	facts  map[string]plan.Facts
 	away   map[string]away  // hosts that were not reached
 	failed map[string]error // by host: reached, but its facts could not be read
+	lost   []plan.Finding   // of reached hosts whose data renewApplied found lost
 
 	keys    pki.Bundle              // for the plan
 	files   map[string]catalog.File // by digest
@@ -309,7 +310,7 @@ func (r *run) bring(ctx context.Context) error {
 	if err := r.refuseOtherPlan(); err != nil {
 		return err
 	}
-	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts))); err != nil {
+	if err := r.takeLeasesFor(ctx, plan.Works(r.plan, r.changes, r.facts)); err != nil {
 		return err
 	}
 	r.rec.tell(r.changes)

@@ -28,7 +28,7 @@ import (
 )
 
 // patience is how long a test waits for an expected event.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 func jsonOf(t testing.TB, v any) string {
 	t.Helper()

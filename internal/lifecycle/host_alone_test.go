@@ -12,7 +12,6 @@ import (
 	"orrery.dev/orrery/internal/lifecycle"
 	"orrery.dev/orrery/internal/lifecycle/host"
 	"orrery.dev/orrery/internal/lifecycle/node"
-	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // TestAnotherHostIsUnfit: what became of a host of the cluster prevents neither adding nor removing
@@ -54,8 +53,8 @@ func TestAnotherHostIsUnfit(t *testing.T) {
 	}
 }
 
-// TestPlanAfterHalfADelete: a deletion that ended half way can be looked at, and undone by an
-// apply.
+// TestPlanAfterHalfADelete: a deletion that ended half way may have deleted the cluster's data. An
+// apply is refused then, because it would begin an empty cluster. Another deletion is not.
 func TestPlanAfterHalfADelete(t *testing.T) {
 	l := built(t, 2, 1)
 	undone := make(chan struct{})
@@ -78,11 +77,8 @@ func TestPlanAfterHalfADelete(t *testing.T) {
 		t.Fatal("the API server was not undone")
 	}
 	l.fleet.Fault, l.fleet.Applied = nil, l.register
-	changes := l.planFor(lifecyclev1alpha1.ActionApply, l.spec)
-	if !slices.ContainsFunc(changes.Items, func(i plan.Change) bool { return i.Step == plan.StepAPIServerUnit && i.Op == plan.OpAdd }) {
-		t.Errorf("the plan has %+v", changes.Items)
-	}
-	l.must(lifecyclev1alpha1.ActionApply, l.spec, byHash(changes.Hash))
+	l.wantPlanRefused(t, l.spec, "host h-1: the data of its etcd are gone", `undo it with "orrery cluster delete oak"`)
+	l.must(lifecyclev1alpha1.ActionDelete, l.spec)
 }
 
 // TestHostIsNamedOnce: a finding names its host beside its message, so the message does not.

@@ -2,11 +2,13 @@ package lifecycle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +17,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
 	"orrery.dev/orrery/internal/lifecycle/node"
+	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
 // leaseHost is a host that only records the requests to its agent.
@@ -23,6 +26,7 @@ type leaseHost struct {
 	expires  time.Time // of the lease
 	lapsed   bool      // the lease has expired once
 	requests []string
+	refuses  string // the event that answers every request; empty: the agent does it
 }
 
 // Run implements host.Conn.
@@ -43,7 +47,8 @@ func (h *leaseHost) Run(_ context.Context, _ []string, stdin io.Reader, stdout i
 		h.expires = time.Time{}
 	}
 	h.requests = append(h.requests, fmt.Sprintf("epoch %d, release %t", req.Lease.Epoch, req.Release))
-	_, err = fmt.Fprintf(stdout, `{"state":%q}`+"\n", lifecyclev1alpha1.StepRunning)
+	event := fmt.Sprintf(`{"state":%q}`, lifecyclev1alpha1.StepRunning)
+	_, err = fmt.Fprintln(stdout, cmp.Or(h.refuses, event))
 	return err
 }
 
@@ -58,6 +63,45 @@ func (h *leaseHost) count() (n int, lapsed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.requests), h.lapsed || !h.expires.IsZero() && time.Now().After(h.expires)
+}
+
+// TestLeasesOfGuardedHosts: of the hosts that a run does not change, only one stops it that has a
+// lease of another run.
+func TestLeasesOfGuardedHosts(t *testing.T) {
+	const digest = "sha256:agent"
+	full := fmt.Sprintf(`{"state":%q,"message":"no space left on device"}`, lifecyclev1alpha1.StepFailed)
+	held := fmt.Sprintf(`{"state":%q,"message":"held","leaseHeld":{"operation":"other","holder":"hub","epoch":9}}`, lifecyclev1alpha1.StepFailed)
+	for name, tc := range map[string]struct {
+		changed, guarded string // how the host answers
+		stops            string
+	}{
+		"All":          {"", "", ""},
+		"GuardedFull":  {"", full, ""},
+		"GuardedHeld":  {"", held, "operation other"},
+		"ChangedFull":  {full, "", "no space left"},
+		"ChangedHeld":  {held, "", "operation other"},
+		"BothOfThem":   {held, full, "operation other"},
+		"ChangedFirst": {full, full, "no space left"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				op := &lifecyclev1alpha1.Operation{}
+				r := &run{
+					Engine: &Engine{}, op: op, rec: newRecorder(&Engine{}, op), state: &State{}, spec: &clusterv1alpha1.Provision{},
+					agents: agents{read: map[string]agent{"amd64": {digest: digest}}}, conns: map[string]*connection{},
+					roles: map[clusterv1alpha1.Role][]string{clusterv1alpha1.RoleEtcd: {"h-1"}, clusterv1alpha1.RoleControlPlane: {"h-1"}},
+				}
+				for host, refuses := range map[string]string{"h-1": tc.guarded, "h-2": tc.changed} {
+					r.conns[host] = &connection{name: host, conn: &leaseHost{refuses: refuses}, arch: "amd64", agent: digest}
+				}
+				err := r.takeLeasesFor(t.Context(), []plan.Work{{Host: plan.Host{Name: "h-2"}}})
+				if (err != nil) != (tc.stops != "") || err != nil && !strings.Contains(err.Error(), tc.stops) {
+					t.Errorf("the run is stopped by %v, want %q", err, tc.stops)
+				}
+				_ = r.release(t.Context(), nil)
+			})
+		})
+	}
 }
 
 // TestKeepsLeases: the leases of a run never expire while it runs, however long it leaves a host

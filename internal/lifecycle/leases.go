@@ -39,17 +39,20 @@ func (k *leaseKeeper) stop() {
 // takeLeases takes the leases of hosts before the run changes one of them, and extends all leases
 // of the run until release. It returns an error if another run has one of the leases.
 //
+// The run changes the hosts in names and leaves the hosts in guarded as they are. A guarded host
+// that cannot take a lease, because its disk is full for example, does not stop the run.
+//
 // Hosts that were not reached and hosts that have a lease of this run are skipped. So are hosts
 // without an agent that understands the request: each request takes the lease, so the first one
 // does. The lease of the first host is taken before all others. Of two runs that begin at the same
 // moment, only one therefore continues.
-func (r *run) takeLeases(ctx context.Context, names []string) error {
+func (r *run) takeLeases(ctx context.Context, names []string, guarded ...string) error {
 	if r.keeper == nil {
 		r.nextEpoch()
 		r.keeper = r.keepLeases(ctx)
 	}
 	var free []*connection
-	for _, name := range slices.Sorted(slices.Values(names)) {
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(names, guarded)))) {
 		if c := r.conns[name]; c != nil && !c.leased.Load() && r.leasable(c) {
 			free = append(free, c)
 		}
@@ -58,7 +61,12 @@ func (r *run) takeLeases(ctx context.Context, names []string) error {
 		return nil
 	}
 	take := func(ctx context.Context, c *connection) error {
-		return r.retry(ctx, c, func(ctx context.Context) error { return r.send(ctx, c, node.Request{}) })
+		err := r.retry(ctx, c, func(ctx context.Context) error { return r.send(ctx, c, node.Request{}) })
+		if step, _ := errors.AsType[*StepError](err); err == nil || ctx.Err() != nil || slices.Contains(names, c.name) || step != nil && step.held {
+			return err
+		}
+		c.notef("no lease of a host that the run does not change: %v", err)
+		return nil
 	}
 	if err := take(ctx, free[0]); err != nil {
 		return err
@@ -83,10 +91,10 @@ func (r *run) leasable(c *connection) bool {
 	return installed != "" && f.AgentError == "" && f.Applied.Protocol == node.Protocol
 }
 
-// disputed returns the hosts whose leases a run needs: those of the work, those that leave, and all
-// hosts of the control plane. Two runs that restart different members of etcd could cost it its
-// quorum. It is empty if no host is changed.
-func (r *run) disputed(works []plan.Work, leaving ...string) []string {
+// takeLeasesFor takes the leases that some work needs: those of its hosts, of the hosts that leave,
+// and of all hosts of the control plane. Two runs that restart different members of etcd could cost
+// it its quorum. It takes none if no host is changed.
+func (r *run) takeLeasesFor(ctx context.Context, works []plan.Work, leaving ...string) error {
 	names := slices.Clone(leaving)
 	for _, w := range works {
 		names = append(names, w.Host.Name)
@@ -94,9 +102,7 @@ func (r *run) disputed(works []plan.Work, leaving ...string) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	names = slices.Concat(names, r.roles[clusterv1alpha1.RoleControlPlane], r.roles[clusterv1alpha1.RoleEtcd])
-	slices.Sort(names)
-	return slices.Compact(names)
+	return r.takeLeases(ctx, names, slices.Concat(r.roles[clusterv1alpha1.RoleControlPlane], r.roles[clusterv1alpha1.RoleEtcd])...)
 }
 
 // keepLeases extends the leases of the run until the keeper is stopped.

@@ -237,7 +237,7 @@ func (r *run) input(ctx context.Context) (plan.Input, error) {
 	in := plan.Input{
 		Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, Keys: r.keys, InUse: r.state.InUse(), Now: r.now(),
 		Files: map[string][]catalog.File{}, Digests: r.state.Digests, Images: map[string]string{},
-		Agents: map[string]string{}, EtcdBootstrap: r.state.EtcdBootstrap,
+		Agents: map[string]string{}, EtcdBootstrap: r.state.EtcdBootstrap, HasData: r.state.KubeSystemUID != "",
 	}
 	version := r.spec.Kubernetes.Version
 	var missing []catalog.File

@@ -177,18 +177,16 @@ func (r *run) recognize(ctx context.Context, cfg *rest.Config) error {
 	return nil
 }
 
-// refuseLostData returns an error if the etcd of a reached host has lost its data, or has those of
+// lostData returns the findings about reached hosts whose etcd has lost its data, or has those of
 // another cluster. Plans are refused with all other findings.
-func (r *run) refuseLostData(ctx context.Context) error {
-	if err := r.observeHosts(ctx); err != nil {
-		return err
-	}
-	in := plan.Input{Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, EtcdBootstrap: r.state.EtcdBootstrap}
-	lost := slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool { return f.Check != plan.CheckData })
-	if len(lost) > 0 {
-		return &PreflightError{Findings: lost}
-	}
-	return nil
+func (r *run) lostData() []plan.Finding {
+	in := plan.Input{Name: r.Cluster, ID: r.state.ID, Spec: r.spec, Facts: r.facts, EtcdBootstrap: r.state.EtcdBootstrap, HasData: r.state.KubeSystemUID != ""}
+	return slices.DeleteFunc(plan.Preflight(in), func(f plan.Finding) bool { return f.Check != plan.CheckData })
+}
+
+// hasData reports whether a host is not one of r.lost.
+func (r *run) hasData(name string) bool {
+	return !slices.ContainsFunc(r.lost, func(f plan.Finding) bool { return f.Host == name })
 }
 
 // waitsFor reports whether a run waits for the Node of a host. A run that takes hosts out waits

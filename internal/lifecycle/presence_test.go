@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -126,6 +127,31 @@ func TestEtcdLostItsData(t *testing.T) {
 		l.must(lifecyclev1alpha1.ActionAddNode, whole, hosts("h-3"))
 		e.wantMembers("h-3", "h-1", "h-2", "h-3")
 	})
+}
+
+// TestRenewalBesideLostData: a host whose etcd has lost its data keeps its certificates and is
+// named. All others are renewed.
+func TestRenewalBesideLostData(t *testing.T) {
+	l := built(t, 4, 3)
+	l.fleet.Facts = map[string]map[string]string{"h-3": {"etcd-log": "absent"}}
+	at := l.after(soon)
+	var starts []string
+	acts := l.acts()
+	_, err := l.run(lifecyclev1alpha1.ActionRenewCertificates, nil)
+	says(t, err, "these hosts keep their certificates", "host h-3: the data of its etcd are gone", `"orrery cluster delete-node oak h-3"`)
+	l.fresh(at, "h-1", "h-2", "h-4")
+	for _, act := range acts() {
+		if strings.HasPrefix(act, "h-3 ") {
+			starts = append(starts, act)
+		}
+	}
+	if len(starts) > 0 {
+		t.Errorf("on the host that lost its data: %v", starts)
+	}
+	due := l.due(at)
+	if !slices.ContainsFunc(due, func(name string) bool { return strings.HasPrefix(name, "h-3/") }) {
+		t.Errorf("due is %v, which lacks host h-3", due)
+	}
 }
 
 // otherData answers for namespace kube-system as an API server whose etcd has other data, while on
@@ -288,7 +314,9 @@ func TestNodeWasDeleted(t *testing.T) {
 }
 
 // deadline ends a run that waits for something that does not come.
-func deadline(s *lifecyclev1alpha1.OperationSpec) { s.Deadline = &metav1.Duration{Duration: patience} }
+func deadline(s *lifecyclev1alpha1.OperationSpec) {
+	s.Deadline = &metav1.Duration{Duration: 30 * time.Second}
+}
 
 // TestNodesAreUnknown: while no API server answers, no Node counts as missing.
 func TestNodesAreUnknown(t *testing.T) {

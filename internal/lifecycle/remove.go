@@ -48,7 +48,7 @@ func (r *run) removeHosts(ctx context.Context) error {
 	if err := r.refuseOtherPlan(); err != nil {
 		return err
 	}
-	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts), names...)); err != nil {
+	if err := r.takeLeasesFor(ctx, plan.Works(r.plan, r.changes, r.facts), names...); err != nil {
 		return err
 	}
 	r.rec.tell(r.changes)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -58,8 +59,8 @@ func (r *run) tookUp(hosts ...string) {
 // was handed out. The kubeconfig counts as old while a control plane was not reached, since the old
 // one is still on that host.
 func (r *run) tookUpAll() {
-	r.tookUp(sortedKeys(r.conns)...)
-	reached := func(name string) bool { return r.conns[name] != nil }
+	r.tookUp(slices.DeleteFunc(sortedKeys(r.conns), func(name string) bool { return !r.hasData(name) })...)
+	reached := func(name string) bool { return r.conns[name] != nil && r.hasData(name) }
 	if !slices.ContainsFunc(r.roles[clusterv1alpha1.RoleControlPlane], func(name string) bool { return !reached(name) }) {
 		r.takeUp(func(leaf string) bool { return leaf == plan.LeafAdmin })
 	}
@@ -108,7 +109,7 @@ func (r *run) renew(ctx context.Context, whole bool) error {
 		}
 		r.done(renewals)
 	}
-	r.tookUp(slices.DeleteFunc(sortedKeys(r.conns), func(name string) bool { return left[name] })...)
+	r.tookUp(slices.DeleteFunc(sortedKeys(r.conns), func(name string) bool { return left[name] || !r.hasData(name) })...)
 	return r.Env.Save(ctx, r.state)
 }
 
@@ -224,13 +225,15 @@ func (r *run) done(renewals []plan.Host) {
 }
 
 // renewApplied renews the certificates that are due on the reached hosts, with the spec as it was
-// last applied. It replaces r.spec by that spec.
+// last applied. It replaces r.spec by that spec. Hosts that have lost the data of their etcd keep
+// their certificates, because nothing starts there, and do not stop the others.
 func (r *run) renewApplied(ctx context.Context) error {
 	r.spec = r.state.Renewable(r.spec)
 	var err error
 	if r.roles, err = plan.Expand(r.spec.RoleGroups); err != nil {
 		return err
 	}
+	r.lost = r.lostData()
 	if err := r.ensureKeys(); err != nil || len(r.state.Renewed) == 0 {
 		return err
 	}
@@ -238,6 +241,8 @@ func (r *run) renewApplied(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	in.Facts = maps.Clone(r.facts)
+	maps.DeleteFunc(in.Facts, func(name string, _ plan.Facts) bool { return !r.hasData(name) })
 	if r.plan, err = plan.Make(in); err != nil {
 		return err
 	}
@@ -245,8 +250,8 @@ func (r *run) renewApplied(ctx context.Context) error {
 	if r.current, err = plan.Make(in); err != nil {
 		return err
 	}
-	r.changes = plan.Diff(r.plan, r.facts, nil)
-	if err := r.takeLeases(ctx, r.disputed(plan.Works(r.plan, r.changes, r.facts))); err != nil {
+	r.changes = plan.Diff(r.plan, in.Facts, nil)
+	if err := r.takeLeasesFor(ctx, plan.Works(r.plan, r.changes, r.facts)); err != nil {
 		return err
 	}
 	// The keys are saved before a host has them, so that a resumed run mints no others.
@@ -275,7 +280,7 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	if err := r.bringAgents(ctx); err != nil {
 		return err
 	}
-	if err := r.refuseLostData(ctx); err != nil {
+	if err := r.observeHosts(ctx); err != nil {
 		return err
 	}
 	if err := r.renewApplied(ctx); err != nil {
@@ -293,6 +298,9 @@ func (r *run) renewCertificates(ctx context.Context) error {
 	r.tookUpAll()
 	if err := r.Env.Save(ctx, r.state); err != nil {
 		return err
+	}
+	if len(r.lost) > 0 {
+		return fmt.Errorf("these hosts keep their certificates: %w", &PreflightError{Findings: r.lost})
 	}
 	if left.fails() {
 		return fmt.Errorf("the certificates of all other hosts are renewed, but these hosts keep theirs: %s; %s", left, r.wayBack())

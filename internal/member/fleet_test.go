@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 
 // patience is how long a test waits for what must happen. Nothing is asserted about how
 // long it takes.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // fleet is a hub with the controller of Clusters.
 type fleet struct {

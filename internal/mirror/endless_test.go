@@ -22,7 +22,8 @@ import (
 // endless is a cluster that announces a next page of its ConfigMaps for ever, while a test wants
 // that.
 type endless struct {
-	repeats bool // each page has the same objects; else none
+	repeats bool // each page has the same objects
+	invents bool // each page has an object that no page had before; else none
 
 	mu      sync.Mutex
 	hostile bool
@@ -59,7 +60,11 @@ func (e *endless) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	case hostile && lists:
-		if next = fmt.Sprint("page-", page); !e.repeats {
+		next = fmt.Sprint("page-", page)
+		switch {
+		case e.invents:
+			items = liarsObject(fmt.Sprint("o-", page), fmt.Sprint("u-", page), "9", "1")
+		case !e.repeats:
 			items = ""
 		}
 	}
@@ -81,15 +86,22 @@ func (e *endless) set(hostile bool) {
 // mirrored before. The type is named, the number of requests is bounded, and nothing counts as
 // deleted. When the list ends again, the cluster is mirrored.
 func TestEndlessList(t *testing.T) {
-	for name, tc := range map[string]struct{ repeats, before bool }{
-		"EmptyPages":          {false, true},
-		"TheSamePage":         {true, true},
-		"NewClusterEmpty":     {false, false},
-		"NewClusterRepeating": {true, false},
+	const most = 300 // objects of a list
+	idle := fmt.Sprint(idlePages+1, " pages")
+	for name, tc := range map[string]struct {
+		repeats, invents, before bool
+		pages                    int
+		says                     string
+	}{
+		"EmptyPages":          {before: true, pages: idlePages + 1, says: idle},
+		"TheSamePage":         {repeats: true, before: true, pages: idlePages + 1, says: idle},
+		"NewClusterEmpty":     {pages: idlePages + 1, says: idle},
+		"NewClusterRepeating": {repeats: true, pages: idlePages + 1, says: idle},
+		"NewClusterInventing": {invents: true, pages: most + 1, says: fmt.Sprintf("more than %d objects", most)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
-			e := &endless{repeats: tc.repeats}
+			e := &endless{repeats: tc.repeats, invents: tc.invents}
 			e.set(!tc.before)
 			server := httptest.NewServer(e)
 			defer func() { e.set(false); server.CloseClientConnections(); server.Close() }()
@@ -99,8 +111,10 @@ func TestEndlessList(t *testing.T) {
 			}}
 			s := openStore(t)
 			fleet := newFleet(east)
-			m, stop := start(t, s, fleet)
-			defer stop()
+			m := newMirror(s, fleet, testLogger(t))
+			m.mostListed = most
+			m.follow(s)
+			defer run(t, m)()
 			stored := func() int { return len(rows(t, s, store.Query{Resource: "configmaps"})) }
 			if tc.before {
 				eventually(t, "the cluster is mirrored", func() bool { return m.Observation("east").Synced && stored() == 1 })
@@ -111,13 +125,13 @@ func TestEndlessList(t *testing.T) {
 				said = m.Observation("east")
 				return !said.Synced && strings.Contains(said.Message, errEndlessList.Error())
 			})
-			for _, want := range []string{"1 of 1 types", "configmaps", errEndlessList.Error(), fmt.Sprint(idlePages+1, " pages")} {
+			for _, want := range []string{"1 of 1 types", "configmaps", errEndlessList.Error(), tc.says} {
 				if !strings.Contains(said.Message, want) {
 					t.Errorf("it says %q, want %q in it", said.Message, want)
 				}
 			}
 			e.mu.Lock()
-			if most := e.firsts * (idlePages + 1); e.pages > most {
+			if e.pages > e.firsts*tc.pages {
 				t.Errorf("%d pages are asked for in %d lists", e.pages, e.firsts)
 			}
 			e.mu.Unlock()

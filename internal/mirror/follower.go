@@ -46,6 +46,10 @@ const (
 // API server may send such pages, but one that sends so many announces a next page for ever.
 const idlePages = 100
 
+// mostListed is how many objects of a type a cluster may list. The database of etcd, of 8 GiB at
+// most, holds fewer of the smallest objects; an API server that lists more invents them.
+const mostListed = 5_000_000
+
 // errEndlessList is the error of a list that does not end.
 var errEndlessList = errors.New("the list does not end")
 
@@ -281,6 +285,9 @@ func (f *follower) list(ctx context.Context) error {
 		}
 		if idle++; len(listed) > known {
 			idle = 0
+		}
+		if len(listed) > m.mostListed {
+			return fmt.Errorf("%w: it has more than %d objects, and a next page was announced", errEndlessList, m.mostListed)
 		}
 		if idle >= mostIdle {
 			return fmt.Errorf("%w: %d pages in a row had no other objects than those before, and each announced a next page", errEndlessList, idle)

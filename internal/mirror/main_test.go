@@ -266,7 +266,7 @@ func run(t testing.TB, m *Mirror) (stop func()) {
 // eventually waits until a condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)

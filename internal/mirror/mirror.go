@@ -39,6 +39,8 @@ type Mirror struct {
 	writer   *writer
 	metered  bool // the process's metrics have its lags
 
+	mostListed int // the constant, but in tests
+
 	// The index is locked cluster by cluster: what a cluster holds is guarded by its own lock, so that a thousand clusters
 	// that are read at once do not wait for each other. mu is taken before the lock of a cluster, which is taken before
 	// that of the bindings.
@@ -115,7 +117,7 @@ func (m *Mirror) follow(s *store.Store) {
 func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	m := &Mirror{
 		store: s, fleet: f, log: log, began: time.Now(), listing: make(chan struct{}, listsOfAll), absent: func() <-chan time.Time { return time.After(absentFor) },
-		dropped: map[string]types.UID{}, dropping: map[string]*dropping{}, known: map[string]policy{},
+		mostListed: mostListed, dropped: map[string]types.UID{}, dropping: map[string]*dropping{}, known: map[string]policy{},
 		bindings: bindings{placed: map[types.UID]map[string][]*Object{}},
 	}
 	m.clusters.Store(&map[string]*cluster{})

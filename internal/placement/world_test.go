@@ -56,7 +56,7 @@ func newScheme() *runtime.Scheme {
 }
 
 // patience is how long a condition may take to become true on a busy machine.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // shortRetry replaces two delays where a test says so: until a policy's status is written, and
 // until a workload that did not fit is tried again.

@@ -243,7 +243,7 @@ func (r *run) waitLog(name, text string) {
 }
 
 // patience is how long the tests wait for something that must happen.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 
 // patience is the longest time that a test waits for an expected result. No test checks how long it
 // takes.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // hub is a hub with the controllers of Clusters and Operations, and an engine that only records
 // what it would do.

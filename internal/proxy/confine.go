@@ -25,7 +25,7 @@ type confinement struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (c confinement) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := c.next.RoundTrip(r.WithContext(untraced{r.Context()}))
+	answer, err := c.next.RoundTrip(r.WithContext(untraced{r.Context()})) //nolint:contextcheck // it wraps the request's
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it is as if it were that
 	}

@@ -115,7 +115,7 @@ func decided(b *workv1alpha2.ResourceBinding, reason string) {
 
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		err := check()
 		if err == nil {

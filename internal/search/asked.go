@@ -126,7 +126,7 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 			k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], out)
 		}
 	}
-	said := map[string]bool{} // keys of which about said that the type may have them
+	said := map[string]bool{} // keys that the type may have, as about said
 	var clusters []string
 	for _, t := range a.query.Terms {
 		if t.Key == query.Kind && t.IsKind(at.Group, kindNames(*k)) == t.Not {

@@ -81,23 +81,23 @@ func verbOf(at location, query url.Values) string {
 
 // admit refuses a caller who may do verb with no object at a location. It is called before the
 // parameters of the request are parsed; authorize finds later which of the objects asked for the
-// caller may see. Of the query it reads the first name of the parameter namespaces: authorize wants
-// the right in each of them.
-func (s *Search) admit(ctx context.Context, at location, query url.Values, verb string) error {
+// caller may see. named is a namespace that a parameter names, see firstNamespace, and authorize
+// wants the right there. Without any, the namespaces are those that RBAC gives the caller: nobody
+// can ask another authorizer for a list of them.
+func (s *Search) admit(ctx context.Context, at location, named, verb string) error {
 	asked := at.asked()
 	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
 	refused := s.Authorize(ctx, what)
 	if !apierrors.IsForbidden(refused) {
 		return refused
 	}
-	named, _, _ := strings.Cut(query.Get("namespaces"), ",")
 	switch {
 	case at.namespace != "":
 		what.Namespace = at.namespace
 	case at.name != "" && isNamespaces(at):
 		what.Namespace = at.name
-	case strings.TrimSpace(named) != "":
-		what.Namespace = strings.TrimSpace(named)
+	case named != "":
+		what.Namespace = named
 	case at.name != "" || isNamespaces(at):
 		return refused
 	default:
@@ -110,12 +110,18 @@ func (s *Search) admit(ctx context.Context, at location, query url.Values, verb 
 	return s.Authorize(ctx, what)
 }
 
-// admitAny refuses a caller who may list no mirrored type in any namespace. It is called before the
-// parameters of a request about several types are parsed.
-func (s *Search) admitAny(ctx context.Context) error {
+// firstNamespace returns the first namespace of the parameter namespaces; empty without one.
+func firstNamespace(query url.Values) string {
+	named, _, _ := strings.Cut(query.Get("namespaces"), ",")
+	return strings.TrimSpace(named)
+}
+
+// admitAny refuses a caller who may list no mirrored type, in the named namespace or, without one,
+// in any. It is called before the parameters of a request about several types are parsed.
+func (s *Search) admitAny(ctx context.Context, named string) error {
 	var refused error
 	for _, t := range s.Mirror.Types() {
-		err := s.admit(ctx, location{GroupVersionResource: t.GroupVersionResource()}, nil, "list")
+		err := s.admit(ctx, location{GroupVersionResource: t.GroupVersionResource()}, named, "list")
 		if !apierrors.IsForbidden(err) {
 			return err
 		}

@@ -114,7 +114,7 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || at.subresource != "" {
 		return refuse(r, at)
 	}
-	if err := s.admitAny(r.Context()); err != nil {
+	if err := s.admitAny(r.Context(), firstNamespace(r.URL.Query())); err != nil {
 		return err
 	}
 	p, err := parseParams(r.URL.Query())
@@ -180,8 +180,8 @@ func listCollections(as form) any {
 	return map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind + "List", "metadata": map[string]any{}, "items": items}
 }
 
-// types are those of a collection that are mirrored and of which the caller may know, in their
-// order: by group, the preferred version first, and name.
+// types are the mirrored types of a collection that the caller may know, in their order: by group,
+// the preferred version first, and name.
 func (s *Search) types(ctx context.Context, one collection, p params) (out []schema.GroupVersionResource, err error) {
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()

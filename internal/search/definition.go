@@ -14,9 +14,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Versions are the versions of groups that a cluster serves ("": any), and of these those of which
-// the mirror may have definitions: groups that Kubernetes does not have. The caller must be one who
-// may know what the cluster serves. Types of which the caller may not know are left out.
+// Versions are the versions of groups that a cluster serves ("": any). custom are the versions that
+// the mirror may have definitions of: their groups are not Kubernetes' own. The caller must be
+// allowed to know what the cluster serves. Types that the caller may not know are left out.
 func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []schema.GroupVersion, err error) {
 	if cluster != "" {
 		if err := s.authorizeCluster(ctx, cluster); err != nil {
@@ -26,7 +26,7 @@ func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []sc
 			return nil, nil, err
 		}
 	}
-	c, err := s.catalogueFor(ctx, cluster)
+	c, err := s.catalogueFor(ctx, cluster, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -52,7 +52,7 @@ const (
 // that has the version, of the clusters in which the caller may list the type. What it refers to of meta.k8s.io/v1 is not in it.
 func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.GroupVersion) (map[string]any, error) {
 	paths, schemas := map[string]any{}, map[string]any{}
-	c, err := s.catalogueFor(ctx, cluster)
+	c, err := s.catalogueFor(ctx, cluster, &gv.Group)
 	if err != nil {
 		return nil, err
 	}

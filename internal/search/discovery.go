@@ -83,10 +83,12 @@ func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
 }
 
 // catalogueFor is the catalogue of one cluster, or of all, without the types that the caller may not
-// know.
-func (s *Search) catalogueFor(ctx context.Context, cluster string) (catalogue, error) {
+// know. It has all groups, or only the one that is not nil. Each type is reviewed: an authorizer may
+// refuse one type to a caller who may list all others.
+func (s *Search) catalogueFor(ctx context.Context, cluster string, group *string) (catalogue, error) {
+	types := slices.DeleteFunc(s.typesIn(cluster), func(t mirror.Type) bool { return group != nil && t.GroupVersionKind.Group != *group })
 	var visible []mirror.Type
-	for _, t := range s.typesIn(cluster) {
+	for _, t := range types {
 		ok, err := s.mayName(ctx, t)
 		if err != nil {
 			return nil, err
@@ -113,7 +115,11 @@ func (c catalogue) versions(group string) []string {
 
 // discover answers with what is mirrored, as far as the caller may know of it.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
-	c, err := s.catalogueFor(r.Context(), at.cluster)
+	var group *string // of the document; nil: it has all groups
+	if at.Version != "" || at.Group != "" {
+		group = &at.Group
+	}
+	c, err := s.catalogueFor(r.Context(), at.cluster, group)
 	if err != nil {
 		return err
 	}

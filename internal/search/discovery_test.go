@@ -3,6 +3,7 @@ package search
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,19 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestTypesAreKnownToThoseWhoMayListThem: a custom type of which a caller may list nothing is, in
-// every answer, as one that no cluster has.
+// TestTypesAreKnownToThoseWhoMayListThem: every answer to a caller who may not list a custom type
+// anywhere is the same as if no cluster had the type.
 func TestTypesAreKnownToThoseWhoMayListThem(t *testing.T) {
 	f := threeClusters(t)
 	f.serve(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Gadget"}, "gadgets", true, "elm")
 	may := func(resources ...string) func(authorizationv1.ResourceAttributes) bool {
 		return func(what authorizationv1.ResourceAttributes) bool {
-			for _, r := range resources {
-				if what.Resource == r {
-					return false
-				}
-			}
-			return true
+			return !slices.Contains(resources, what.Resource)
 		}
 	}
 	// alike are paths with a name of the type, or its group, and those with a name that nothing has.

@@ -68,7 +68,7 @@ type everywhere struct {
 
 // serveSearch answers a search of every kind that is asked for: each as its own list would be, one kind after another.
 func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location) error {
-	if err := s.admitAny(r.Context()); err != nil {
+	if err := s.admitAny(r.Context(), firstNamespace(r.URL.Query())); err != nil {
 		return err
 	}
 	p, err := parseParams(r.URL.Query())
@@ -115,7 +115,7 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 }
 
 // kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise, of which Events are among those that have words.
-// Types of which the caller may not know are as if they were not there.
+// Types that the caller may not know are as if they were not there.
 func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
 	first := slices.IndexFunc(terms, func(t query.Term) bool { return !t.Not })
@@ -185,7 +185,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			e.refused = cmp.Or(e.refused, err)
 			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
 		case isClosed(err):
-			// For the caller there is no such cluster, where it is of this kind, or no such kind.
+			// The answer is the same as if there were no such cluster, or no such kind.
 			if !isUnlike(err) {
 				closed = cmp.Or(closed, err)
 			}

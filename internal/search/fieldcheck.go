@@ -41,7 +41,7 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 	}
 	for i, r := range checked {
 		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
-		if whys[i] == "" || anything && whys[i] == notOneValue { // it may exist, whatever it is
+		if whys[i] == "" || anything && whys[i] == notOneValue { // any value may exist
 			continue
 		}
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: field %q of %s: %s", r.Path, at.GroupResource(), whys[i]))
@@ -153,8 +153,8 @@ func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// inDefinitions looks for fields, of which open are the indices, in the clusters'
-// CustomResourceDefinitions, and sets whys. A field is there if any of them has it.
+// inDefinitions looks for fields in the clusters' CustomResourceDefinitions, and sets whys. open
+// are the indices of the fields. A field is there if any of them has it.
 func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths []store.FieldPath, whys []string, open []int) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",

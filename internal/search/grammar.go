@@ -284,13 +284,8 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 		}
 		spaced := strings.HasPrefix(rest, " ") // before the operator, where API servers allow no blank
 		rest = strings.TrimLeft(rest, " ")
-		operator := ""
-		for _, one := range []string{"==", "=", "!=", "notin", "in"} {
-			if after, ok := strings.CutPrefix(rest, one); ok && (one[0] == '=' || one[0] == '!' || strings.HasPrefix(strings.TrimLeft(after, " "), "(")) {
-				operator, rest = one, after
-				break
-			}
-		}
+		var operator string
+		operator, rest = cutOperator(rest)
 		r.Operator = selection.Operator(operator)
 		switch operator {
 		case "":
@@ -324,6 +319,16 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 		}
 	}
 	return out, nil
+}
+
+// cutOperator cuts an operator off; it is empty without one. "in" and "notin" need a list.
+func cutOperator(text string) (operator, rest string) {
+	for _, one := range []string{"==", "=", "!=", "notin", "in"} {
+		if after, ok := strings.CutPrefix(text, one); ok && (one[0] == '=' || one[0] == '!' || strings.HasPrefix(strings.TrimLeft(after, " "), "(")) {
+			return one, after
+		}
+	}
+	return "", text
 }
 
 // cutPath cuts a path off, whose quoted keys may have anything in them.

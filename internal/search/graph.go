@@ -240,10 +240,15 @@ var errCut = errors.New("the graph is cut")
 
 // serveGraph answers with the graph around an object, or an image.
 func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location) error {
-	if err := s.admitAny(r.Context()); err != nil {
+	query := r.URL.Query()
+	named := "" // the namespace of KIND/NAMESPACE/NAME
+	if parts := strings.SplitN(query.Get("of"), "/", 4); len(parts) == 3 && !strings.Contains(parts[0], ":") {
+		named = parts[1]
+	}
+	if err := s.admitAny(r.Context(), named); err != nil {
 		return err
 	}
-	asked, err := parseGraph(r.URL.Query())
+	asked, err := parseGraph(query)
 	if err != nil {
 		return err
 	}

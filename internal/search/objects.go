@@ -45,7 +45,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 	at = s.source(at)
 	query := r.URL.Query()
-	if err := s.admit(r.Context(), at, query, verbOf(at, query)); err != nil {
+	if err := s.admit(r.Context(), at, firstNamespace(query), verbOf(at, query)); err != nil {
 		return err
 	}
 	p, err := parseParams(query)
@@ -305,7 +305,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	if at.cluster != "" {
 		only = []string{at.cluster}
 	}
-	served := map[bool]bool{} // by scope, in whatever cluster the caller may see something
+	served := map[bool]bool{} // by scope, in any cluster where the caller may see something
 	wanted := sets.New(only...)
 	hidden := false
 	missing := func(what string) error {

@@ -245,8 +245,8 @@ func (s *Search) serveVersion(w http.ResponseWriter, r *http.Request, at locatio
 	return answer.JSON(w, http.StatusOK, v)
 }
 
-// authorizeDocument returns an error if a location is of a cluster of which the caller may not
-// know, or that is not of the fleet.
+// authorizeDocument returns an error if the cluster of a location is not in the fleet, or if the
+// caller may not know of the cluster.
 func (s *Search) authorizeDocument(ctx context.Context, at location) error {
 	if at.cluster == "" {
 		return nil

@@ -124,7 +124,7 @@ func (s *Search) windowed(ctx context.Context, path string, query url.Values) (a
 			path+": windows are of the list of one type that is mirrored, as /api/v1/pods or /clusters/NAME/apis/apps/v1/deployments")
 	}
 	at = s.source(at)
-	if err := s.admit(ctx, at, query, "list"); err != nil {
+	if err := s.admit(ctx, at, firstNamespace(query), "list"); err != nil {
 		return at, p, err
 	}
 	if p, err = parseParams(query); err != nil {

@@ -37,6 +37,7 @@ func TestAddress(t *testing.T) {
 // TestTake: when no slot is free, the connection that was silent longest is closed, of the address
 // that has most.
 func TestTake(t *testing.T) {
+	//nolint:dupword // an address takes several slots
 	for name, tc := range map[string]struct {
 		steps string // an address takes a slot: A; the N-th connection is heard: !N; is released: -N
 		want  []int  // the connections that are closed, in their order

@@ -47,7 +47,7 @@ import (
 	"orrery.dev/orrery/internal/testenv"
 )
 
-const deadline = 30 * time.Second
+const deadline = 3 * time.Minute
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())

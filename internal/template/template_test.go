@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a condition may take to come true on a busy machine.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // events remembers what subscribers were told.
 type events struct {

@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { demo.Main(m) }
 
 // deadline is how long anything may take that should take a moment.
-const deadline = time.Minute
+const deadline = 3 * time.Minute
 
 // apply applies manifests.
 func apply(t testing.TB, context, manifest string, args ...string) {

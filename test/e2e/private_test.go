@@ -10,8 +10,8 @@ import (
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// TestFilesArePrivate: whatever the demo's processes wrote, those of the hub and of the clusters as
-// well, only their user can read. It does not depend on the umask of the shell.
+// TestFilesArePrivate: only the user of the demo can read the files that its processes wrote, also
+// those of the hub and of the clusters. It does not depend on the umask of the shell.
 func TestFilesArePrivate(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir(demo.Dir(), func(path string, d fs.DirEntry, err error) error {

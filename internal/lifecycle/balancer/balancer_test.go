@@ -23,7 +23,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()

@@ -235,7 +235,7 @@ func shell(t *testing.T, c Conn, script string) string {
 // eventually waits until a condition is true, and fails after 20 seconds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for !condition() {
 		select {

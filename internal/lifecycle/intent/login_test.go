@@ -19,15 +19,20 @@ func TestLogin(t *testing.T) {
 	}
 	specs.Login([]clusterv1alpha1.Host{
 		{Name: "a", Address: "1", Password: "new", User: "admin", Labels: map[string]string{"rack": "b"}, InternalAddress: "10.0.0.1"},
-		{Name: "b", Address: "22", Password: "new"}, {Name: "c", Address: "3", Password: "new"}, {Name: "d", Address: "4", Password: "new"},
+		{Name: "b", Address: "22", Password: "new"},
+		{Name: "c", Address: "3", Password: "new"},
+		{Name: "d", Address: "4", Password: "new"},
 		{Name: "e", Address: "5", Password: "new"},
 	})
 	for _, tc := range []struct {
 		where, want string
 		host        clusterv1alpha1.Host
 	}{
-		{"applied", "new", specs.Applied.Hosts[0]}, {"at another address", "old", specs.Applied.Hosts[1]},
-		{"wanted", "new", specs.Wanted.Hosts[0]}, {"begun", "new", specs.Begun[0]}, {"leaving", "new", specs.Leaving[0]},
+		{"applied", "new", specs.Applied.Hosts[0]},
+		{"at another address", "old", specs.Applied.Hosts[1]},
+		{"wanted", "new", specs.Wanted.Hosts[0]},
+		{"begun", "new", specs.Begun[0]},
+		{"leaving", "new", specs.Leaving[0]},
 	} {
 		if tc.host.Password != tc.want || tc.host.InternalAddress != "10.0.0.9" || tc.host.Labels["rack"] != "a" {
 			t.Errorf("%s: %+v, want password %s and nothing else", tc.where, tc.host, tc.want)

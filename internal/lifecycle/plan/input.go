@@ -59,6 +59,8 @@ type Input struct {
 	Images map[string]string
 	// EtcdBootstrap has, by host, how its etcd first started.
 	EtcdBootstrap map[string]EtcdBootstrap
+	// HasData is true if an API server of the cluster has shown its data before.
+	HasData bool
 	// ExternalEtcd has the credentials for an external etcd.
 	ExternalEtcd *ExternalEtcd
 }

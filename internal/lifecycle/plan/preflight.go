@@ -93,7 +93,7 @@ func Preflight(in Input) []Finding {
 	if err != nil { // Make returns this error
 		return nil
 	}
-	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in), bootstrap: in.EtcdBootstrap}
+	s := &survey{topology: t, facts: in.Facts, carriers: carriers(in.Spec, in.Facts), id: in.ID, due: due(in), bootstrap: in.EtcdBootstrap, hasData: in.HasData}
 	for _, h := range in.Spec.Hosts {
 		facts, ok := in.Facts[h.Name]
 		if !ok {
@@ -132,6 +132,7 @@ type survey struct {
 	due map[string][]pki.Expiry
 	// bootstrap has, by host, how its etcd first started.
 	bootstrap map[string]EtcdBootstrap
+	hasData   bool // see Input
 	findings  []Finding
 }
 

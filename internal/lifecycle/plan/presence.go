@@ -48,17 +48,24 @@ func (a Applied) has(id string) bool {
 	return slices.ContainsFunc(a.Steps, func(s AppliedStep) bool { return s.ID == id })
 }
 
-// lostLog reports whether etcd has had data on the host and has lost its write-ahead log since. The
-// host's record shows that, or etcd does, for a host that was installed again.
-func (f Facts) lostLog() bool {
+// lostLog reports whether etcd has had data on a host and has lost its write-ahead log since. The
+// host's record shows that. For a host that was installed again, etcd shows it. If etcd has no
+// quorum to show anything, the first members of a cluster with data count: started without a log,
+// they would begin an empty cluster.
+func (s *survey) lostLog(name string) bool {
+	f := s.facts[name]
+	if f.EtcdLog != presence.Absent {
+		return false
+	}
 	hadQuorum := slices.ContainsFunc(f.Applied.Steps, func(s AppliedStep) bool { return s.ID == stepEtcdProbe && s.Complete })
-	return f.EtcdLog == presence.Absent && (hadQuorum || f.Presence.Started)
+	first, known := s.bootstrap[name]
+	return hadQuorum || f.Presence.Started || s.hasData && known && !first.Join && f.Presence.Member == presence.Unknown
 }
 
 // data refuses hosts whose etcd has lost its data, or has those of another cluster.
 func (s *survey) data() {
 	switch {
-	case s.managed() && s.has(clusterv1alpha1.RoleEtcd) && s.lostLog():
+	case s.managed() && s.has(clusterv1alpha1.RoleEtcd) && s.lostLog(s.Name):
 		log := EtcdLog(s.spec)
 		s.error(CheckData, "the data of its etcd are gone: there is no write-ahead log in "+log,
 			"mount the file system that has it, or put the files back; "+s.withoutData())
@@ -73,7 +80,7 @@ func (s *survey) withoutData() string {
 	members := s.topology.roles[clusterv1alpha1.RoleEtcd]
 	var lost []string
 	for _, name := range members {
-		if s.facts[name].lostLog() {
+		if s.lostLog(name) {
 			lost = append(lost, name)
 		}
 	}

@@ -43,8 +43,10 @@ func TestPresenceOfEtcd(t *testing.T) {
 	absent := plan.Presence{Member: presence.Absent}
 	cases := map[string]struct {
 		change []func(map[string]plan.Facts)
-		joined []string // hosts that joined the first etcd
-		want   []string // host, check and a part of the message or fix
+		// hasData is true if an API server has shown the data of the cluster.
+		hasData bool
+		joined  []string // hosts that joined the first etcd
+		want    []string // host, check and a part of the message or fix
 	}{
 		"Nothing":     {},
 		"LogUnknown":  {change: []func(map[string]plan.Facts){see("cp1", plan.Presence{})}},
@@ -69,6 +71,22 @@ func TestPresenceOfEtcd(t *testing.T) {
 		"InstalledAgain": {
 			change: []func(map[string]plan.Facts){see("cp2", plan.Presence{Member: presence.Present, Started: true}), only("cp2", func(string) bool { return false }), lose("cp2")},
 			want:   []string{"cp2 Data: there is no write-ahead log in /var/lib/etcd/member/wal"},
+		},
+		"FirstMemberInstalledAgain": {
+			change:  []func(map[string]plan.Facts){see("cp2", plan.Presence{}), only("cp2", func(string) bool { return false }), lose("cp2")},
+			hasData: true,
+			want:    []string{"cp2 Data: there is no write-ahead log in /var/lib/etcd/member/wal"},
+		},
+		"FirstMemberBeforeTheClusterHasData": {
+			change: []func(map[string]plan.Facts){see("cp2", plan.Presence{}), only("cp2", func(string) bool { return false }), lose("cp2")},
+		},
+		"FirstMemberNotStartedYet": {
+			change:  []func(map[string]plan.Facts){see("cp2", plan.Presence{Member: presence.Present}), only("cp2", notEtcd), lose("cp2")},
+			hasData: true,
+		},
+		"JoinedMemberInstalledAgain": {
+			change:  []func(map[string]plan.Facts){see("cp2", plan.Presence{}), only("cp2", func(string) bool { return false }), lose("cp2")},
+			hasData: true, joined: []string{"cp2"},
 		},
 		"AddedAndNotStartedYet": {
 			change: []func(map[string]plan.Facts){see("cp2", plan.Presence{Member: presence.Present}), only("cp2", notEtcd), lose("cp2")}, joined: []string{"cp2"},
@@ -100,7 +118,7 @@ func TestPresenceOfEtcd(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			in := inputOf(spec)
-			in.EtcdBootstrap = bootstrapped(spec, planes...)
+			in.EtcdBootstrap, in.HasData = bootstrapped(spec, planes...), c.hasData
 			for _, h := range c.joined {
 				b := in.EtcdBootstrap[h]
 				b.Join = true

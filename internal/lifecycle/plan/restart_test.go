@@ -34,8 +34,10 @@ func TestRestartsOf(t *testing.T) {
 		},
 		"MostIsNew": {
 			changes: []plan.Change{
-				{Step: "kubelet/unit", Op: plan.OpAdd}, {Step: "kubelet/probe", Op: plan.OpAdd},
-				{Step: plan.StepEtcdUnit, Op: plan.OpChange, Disruption: restart}, {Step: "containerd/unit", Op: plan.OpChange, Disruption: drain},
+				{Step: "kubelet/unit", Op: plan.OpAdd},
+				{Step: "kubelet/probe", Op: plan.OpAdd},
+				{Step: plan.StepEtcdUnit, Op: plan.OpChange, Disruption: restart},
+				{Step: "containerd/unit", Op: plan.OpChange, Disruption: drain},
 			},
 			want: plan.Restarts{Etcd: true, Worst: drain},
 		},

@@ -74,7 +74,7 @@ type dump struct {
 	Files     uint64
 }
 
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()

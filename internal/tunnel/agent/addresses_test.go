@@ -36,7 +36,8 @@ func TestAddresses(t *testing.T) {
 			h.reaches()
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			if len(b.indicated) < 3 || slices.ContainsFunc(b.indicated, func(s string) bool { return s != c.indicated }) { // a redemption, a report, and a spare
+			// A redemption, a report, and a spare.
+			if len(b.indicated) < 3 || slices.ContainsFunc(b.indicated, func(s string) bool { return s != c.indicated }) {
 				t.Errorf("the agent named %q, want %q each time", b.indicated, c.indicated)
 			}
 		})

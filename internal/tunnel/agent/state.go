@@ -191,7 +191,8 @@ func next(now time.Time, j *join, s state, t told, at [sha256.Size]byte) step {
 	case s.key == nil || s.join != j.hash() && (j.replace || s.gone):
 		return stepKey
 	case s.certificate == nil || s.join != j.hash() && t.refused != j.hash():
-		return stepRedeem // until then, and if the token is refused, the agents use the certificate that they have
+		// Until then, and if the token is refused, the agents use the certificate that they have.
+		return stepRedeem
 	case t.rights != j.rights():
 		return stepPrune
 	case now.After(s.certificate.NotAfter):

@@ -31,7 +31,7 @@ import (
 )
 
 // patience is how long a test waits for something that must happen.
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 // quick returns intervals for tests. Those that tests wait for are short; those that a busy machine
 // must not exceed are long.
