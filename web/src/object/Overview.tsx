@@ -183,8 +183,8 @@ function Pod({ of, object, mayReach, go }: Props) {
             <span key="name">
               {c.name} {c.init && <Badge>{t("object.init")}</Badge>}
             </span>,
-            <Mark key="state" tone={c.ready === false && c.state === "Running" ? "warn" : toneOf(c.state)}>
-              {c.state || t("common.unknown")}
+            <Mark key="state" tone={c.ready === false && c.state === "Running" ? "warn" : toneOf(c.state || (c.notStarted ? "Waiting" : "Unknown"))}>
+              {c.state || t(c.notStarted ? "object.notStarted" : "common.unknown")}
             </Mark>,
             c.restarts,
             c.last,

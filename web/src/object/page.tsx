@@ -23,7 +23,7 @@ import { type Act, actsOf, Doing } from "./acts"
 import { Events } from "./Events"
 import "./object.css"
 import { Overview } from "./Overview"
-import { plain, podsOf, staleSince, summary } from "./object"
+import { type Printed, plain, podsOf, staleSince, stateOf } from "./object"
 
 const Yaml = later(() => import("./Yaml"))
 const New = later(() => import("./New"), 6, "page")
@@ -77,16 +77,21 @@ function Known({ of }: { of: Ref }) {
   return <Page title={of.name}>{kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}</Page>
 }
 
-/** Calls changed as soon as a cell of an object's row in the mirror did. What no cell tells is seen when the object is read again. */
-function useChanges(of: Ref, kind: Kind, loading: boolean, changed: () => void): void {
+/**
+ * Calls changed as soon as a cell of an object's row in the mirror did, and returns the row. What no cell shows is seen when the
+ * object is read again.
+ */
+function useRow(of: Ref, kind: Kind, loading: boolean, changed: () => void): Printed | undefined {
   const list = of.cluster && `/clusters/${encodeURIComponent(of.cluster)}${pathOf(kind, of.namespace)}`
-  const { state, since } = useWindow(list || undefined, encode({ fieldSelector: `metadata.name=${of.name}` }), 0, 1)
+  const { state, since, columns, rows } = useWindow(list || undefined, encode({ fieldSelector: `metadata.name=${of.name}` }), 0, 1)
   const seen = useRef(0)
   useEffect(() => {
     if (state !== "live" || loading || since <= seen.current) return
     if (seen.current) changed()
     seen.current = since
   }, [state, since, loading, changed])
+  const row = rows.find((r) => r.name === of.name)
+  return row && { columns, cells: row.cells }
 }
 
 function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
@@ -97,7 +102,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const target = own(of.cluster) + path
   const answer = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
   const { data: object, error, loading, reload } = answer
-  useChanges(of, kind, loading, reload)
+  const printed = useRow(of, kind, loading, reload)
   const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
   const reached = useCan(of.cluster ? reaching(of.cluster, "get") : undefined)
   const update = useCan(of.cluster ? undefined : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name })
@@ -143,7 +148,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
     <Page
       title={`${kind.kind} ${of.name}`}
       heading={of.name}
-      about={<About of={of} kind={kind} object={object} />}
+      about={<About of={of} kind={kind} object={object} printed={printed} />}
       actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite === true} onAct={setAct} go={go} />}
     >
       {gone && (
@@ -229,8 +234,8 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   ]
 }
 
-function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
-  const sum = object && summary(object)
+function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Obj; printed?: Printed }) {
+  const state = object && stateOf(object, printed)
   const stale = object && staleSince(object)
   const template = object && of.cluster ? templateOf(object) : false
   return (
@@ -244,11 +249,10 @@ function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
         <Badge>{t("common.hub")}</Badge>
       )}
       {of.namespace && <span>{of.namespace}</span>}
-      {sum && (
-        <Mark tone={sum.tone}>
-          {sum.type}
-          {sum.status === "True" ? "" : `: ${sum.reason || sum.status}`}
-        </Mark>
+      {state && (
+        <span title={state.message || undefined}>
+          <Mark tone={state.tone}>{state.word}</Mark>
+        </span>
       )}
       {object?.metadata.deletionTimestamp && (
         <Mark tone="warn">
