@@ -155,6 +155,22 @@ describe("the object's page", () => {
     await v.page.getByRole("slider").waitFor()
   })
 
+  test("a Pod that no node takes has a state, and containers that are not started", async () => {
+    await applyInOak(
+      "{apiVersion: v1, kind: Pod, metadata: {name: unplaced, namespace: default}, spec: {nodeSelector: {is: nowhere}, containers: [{name: main, image: x}]}}",
+    )
+    const v = await visit()
+    await v.go(of("Pod", "unplaced"))
+    await v.page
+      .locator(".page-about")
+      .getByText(/^Pending/)
+      .waitFor()
+    const row = v.page.getByRole("region", { name: "Containers" }).getByRole("row", { name: /main/ })
+    await row.getByText("Not started").waitFor()
+    expect(await row.textContent()).not.toContain("Not known")
+    await inOak("-n", "default", "delete", "pod", "unplaced", "--force")
+  })
+
   test("shows as YAML what the object is now", async () => {
     await applyInOak("{apiVersion: v1, kind: ConfigMap, metadata: {name: moving, namespace: default}, data: {at: first}}")
     const v = await visit()
