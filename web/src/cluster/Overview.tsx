@@ -1,8 +1,9 @@
 import { useState } from "react"
 import { get, patch, type StatusError } from "../hub/client"
+import { freshness } from "../hub/freshness"
 import { useFleet } from "../hub/live"
 import { Conditions } from "../object/Conditions"
-import { Age } from "../part/Age"
+import { Age, useAge } from "../part/Age"
 import { Button, IconButton } from "../part/Button"
 import { Field, Input } from "../part/Field"
 import { Icon } from "../part/Icon"
@@ -10,17 +11,18 @@ import { Badge } from "../part/Mark"
 import { Meter } from "../part/Meter"
 import { Failure, Notice } from "../part/Notice"
 import { Facts, Section } from "../part/Page"
-import { age } from "../part/time"
 import { t, time } from "../text/text"
 import { clusterPath } from "./api"
 import { type Cluster, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
 import { amount } from "./quantity"
 
-export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: boolean; changed: () => void }) {
+type Props = { cluster: Cluster; mayChange: boolean; changed: () => void; lost: boolean }
+
+export function Overview({ cluster, mayChange, changed, lost }: Props) {
   const { spec, status, metadata } = cluster
   const uses = capacity(cluster)
   return (
-    <div className="stack">
+    <div className={`stack ${lost ? "last-known" : ""}`}>
       <Section title={t("cluster.facts")}>
         <Facts
           facts={[
@@ -68,10 +70,10 @@ function apis(c: Cluster): string {
 }
 
 function Lag({ name }: { name: string }) {
-  const { clusters, connected } = useFleet()
-  const said = clusters.find((c) => c.name === name)
-  if (!connected || !said || said.state === "Unknown") return <>{t("cluster.lagUnknown")}</>
-  return <>{said.lag > 0 ? t("cluster.lagBehind", { age: age(said.lag * 1000) }) : t("cluster.lagNow")}</>
+  const { state, since } = freshness(useFleet(), name)
+  const age = useAge(since)
+  if (state === "current") return <>{t("cluster.lagNow")}</>
+  return <>{age ? t("cluster.lagBehind", { age }) : t(state === "reading" ? "cluster.mirrorReading" : "cluster.lagUnknown")}</>
 }
 
 function Labels({ labels }: { labels?: Record<string, string> }) {

@@ -5,6 +5,7 @@ import { amount } from "../cluster/quantity"
 import { useCan } from "../hub/access"
 import { clusterLink } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { useAge } from "../part/Age"
 import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
@@ -13,7 +14,6 @@ import { Badge, Dot } from "../part/Mark"
 import { Meter } from "../part/Meter"
 import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
-import { age } from "../part/time"
 import { type Key, t } from "../text/text"
 import { healths, sift, type Tile, tiles } from "./tiles"
 import "./fleet.css"
@@ -26,7 +26,7 @@ export default function FleetPage() {
   const words = params.get("q") ?? ""
   const health = params.get("health") ?? ""
   const known = clusters.allowed === false ? live.connected || live.clusters.length > 0 : clusters.data !== undefined
-  const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live.clusters)
+  const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live)
   const { shown, counts } = sift(all, words, health)
   return (
     <Page
@@ -63,7 +63,7 @@ export default function FleetPage() {
       <ul className="tiles">
         {shown.map((tile) => (
           <li key={tile.name}>
-            <TileLink tile={tile} connected={live.connected} />
+            <TileLink tile={tile} />
           </li>
         ))}
       </ul>
@@ -71,18 +71,18 @@ export default function FleetPage() {
   )
 }
 
-function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
+function TileLink({ tile }: { tile: Tile }) {
   return (
     <Link className="tile" data-tone={tones[tile.health]} href={clusterLink(tile.name)}>
       <span className="tile-head">
         <span className="tile-name">{tile.name}</span>
         <HealthMark health={tile.health} since={tile.since} />
       </span>
-      <span className="tile-facts">
+      <span className={`tile-facts ${tile.health === "unreachable" ? "last-known" : ""}`}>
         {tile.version && <span>{tile.version}</span>}
         {tile.nodes && <span>{`${t("fleet.nodes")} ${t("fleet.nodesOf", { ready: tile.nodes.ready, total: tile.nodes.total })}`}</span>}
         {tile.where && <span>{tile.where}</span>}
-        <Lag tile={tile} connected={connected} />
+        <Lag tile={tile} />
         {tile.agent && <Badge>{t("fleet.agent")}</Badge>}
         {tile.cordoned && <Badge tone="warn">{t("fleet.cordoned")}</Badge>}
       </span>
@@ -100,9 +100,13 @@ function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
   )
 }
 
-/** How far what is shown of a cluster is behind. Of one that does not answer, or without a connection, that is not known. */
-function Lag({ tile, connected }: { tile: Tile; connected: boolean }) {
-  if (tile.health === "unreachable") return tile.since ? null : <span>{t("object.unknown")}</span>
-  if (!connected || tile.lag === undefined) return <span>{t("object.unknown")}</span>
-  return <span>{tile.lag > 0 ? `${t("fleet.lag")} ${age(tile.lag * 1000)}` : t("cluster.lagNow")}</span>
+/** How old what is shown of a cluster is. The head of the card says it of a cluster that does not answer. */
+function Lag({ tile: { health, since, fresh } }: { tile: Tile }) {
+  const age = useAge(fresh.since)
+  if (health === "unreachable") return since ? null : <span>{t("object.unknown")}</span>
+  if (fresh.state === "behind" && age) return <span>{`${t("fleet.lag")} ${age}`}</span>
+  if (fresh.state === "reading") return <span>{t("cluster.mirrorReading")}</span>
+  // What is not ready may have stopped to answer a moment ago: the hub does not know that yet.
+  if (fresh.state === "current") return health === "unready" ? null : <span>{t("cluster.lagNow")}</span>
+  return <span>{t("object.unknown")}</span>
 }

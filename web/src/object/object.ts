@@ -82,7 +82,7 @@ export function plain(object: Obj): Obj {
   }
 }
 
-/** When the cluster last said something of the object's type, if that is not now. */
+/** As of when the object's type is known, if that is not now. See freshnessIn. */
 export const staleSince = (object: Obj): string | undefined => object.metadata.annotations?.["fleet.orrery.dev/last-seen"]
 
 export type Selector = { labels: string; fields?: string }

@@ -3,9 +3,10 @@ import { Link, useLocation, useSearchParams } from "wouter"
 import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import { encode, mirrored, type Obj, own } from "../hub/client"
+import { freshnessIn } from "../hub/freshness"
 import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
-import { useWindow } from "../hub/live"
+import { useFleet, useWindow } from "../hub/live"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
@@ -219,7 +220,11 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   return [
     {
       value: "overview",
-      content: <Overview of={of} kind={kind} object={object} mayReach={mayReach} go={go} />,
+      content: (
+        <LastKnown of={of} object={object}>
+          <Overview of={of} kind={kind} object={object} mayReach={mayReach} go={go} />
+        </LastKnown>
+      ),
     },
     { value: "yaml", content: <Yaml of={of} kind={kind} mirror={plain(object)} mayWrite={mayWrite} onSaved={reload} /> },
     { value: "events", content: <Events of={of} object={object} /> },
@@ -234,9 +239,16 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   ]
 }
 
+/** States of what cannot be seen now are faded: they are the last that were known. */
+function LastKnown({ of, object, children }: { of: Ref; object: Obj; children: ReactNode }) {
+  const is = freshnessIn(useFleet(), of.cluster, staleSince(object))
+  return <div className={is.state === "current" ? undefined : "last-known"}>{children}</div>
+}
+
 function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Obj; printed?: Printed }) {
   const state = object && stateOf(object, printed)
-  const stale = object && staleSince(object)
+  const is = freshnessIn(useFleet(), of.cluster, object && staleSince(object))
+  const old = object && is.state !== "current"
   const template = object && of.cluster ? templateOf(object) : false
   return (
     <span className="row">
@@ -250,7 +262,7 @@ function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Ob
       )}
       {of.namespace && <span>{of.namespace}</span>}
       {state && (
-        <span title={state.message || undefined}>
+        <span className={old ? "last-known" : undefined} title={state.message || undefined}>
           <Mark tone={state.tone}>{state.word}</Mark>
         </span>
       )}
@@ -259,9 +271,9 @@ function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Ob
           {t("object.deleting")} <Age since={object.metadata.deletionTimestamp} />
         </Mark>
       )}
-      {stale && (
+      {old && (
         <Mark tone="unknown">
-          {t("object.stale")} <Age since={stale} />
+          {t("object.stale")} {is.since ? <Age since={is.since} /> : t("common.unknown")}
         </Mark>
       )}
       {template && (

@@ -4,10 +4,10 @@ import { type ReactNode, useDeferredValue, useRef, useState } from "react"
 import { useLocation } from "wouter"
 import { useAnswer, useSettled } from "../hub/answer"
 import { encode, mirrored, table } from "../hub/client"
+import { freshness, toneOfFreshness } from "../hub/freshness"
 import { useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
-import { toneOfCluster } from "../layout/lag"
 import { useFocusBack } from "../part/Dialog"
 import { KeyHint } from "../part/KeyHint"
 import { Dot } from "../part/Mark"
@@ -53,7 +53,8 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const [typed, setTyped] = useState(start)
   const [, navigate] = useLocation()
   const [kinds, onHub] = [useFleetKinds() ?? [], useHubKinds() ?? []]
-  const { clusters } = useFleet()
+  const fleet = useFleet()
+  const { clusters } = fleet
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
   // A command is of all that is typed, however soon Enter follows; what is found may come a moment later.
@@ -149,7 +150,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           items={clustersFound.map((c) => (
             <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => go(clusterLink(c.name))}>
               <span className="row">
-                <Dot tone={toneOfCluster(c)} />
+                <Dot tone={toneOfFreshness(freshness(fleet, c.name))} />
                 {c.name}
               </span>
             </Item>

@@ -1,11 +1,11 @@
 import { useCallback, useMemo, useRef, useState } from "react"
 import { useLocation, useSearch as useURL } from "wouter"
 import { StatusError } from "../hub/client"
+import { freshness, toneOfFreshness } from "../hub/freshness"
 import { findKind, lastKinds, useKindsOf } from "../hub/kinds"
 import { groupOf, objectLink } from "../hub/link"
 import { type Row, useFleet, useWindow, type Window } from "../hub/live"
 import { nothing } from "../hub/window"
-import { toneOfCluster } from "../layout/lag"
 import { useActions } from "../palette/actions"
 import { openPalette } from "../palette/open"
 import { useAge } from "../part/Age"
@@ -291,8 +291,8 @@ function Trouble({ window: w }: { window: Window }) {
 type NothingProps = { window: Window; name: string; q: string; all: boolean; hub: boolean; onClear: () => void }
 
 function Nothing({ window: w, name, q, all, hub, onClear }: NothingProps) {
-  const { clusters } = useFleet()
-  const away = clusters.filter((c) => toneOfCluster(c) === "unknown").length
+  const fleet = useFleet()
+  const away = fleet.clusters.filter((c) => toneOfFreshness(freshness(fleet, c.name)) === "unknown").length
   if (w.state === "loading") {
     return (
       <div className="grid-loading" role="row">
