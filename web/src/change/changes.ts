@@ -1,3 +1,4 @@
+import { hasWords } from "../part/filter"
 // What changed in the fleet, put together of the answers to changedSince: one for each kind.
 
 import type { Change } from "../history/steps"
@@ -55,11 +56,8 @@ export function rows(answers: { kind: Kind; items: Change[] }[]): Row[] {
 
 /** Rows in which each word is found. */
 export function sift(all: Row[], words: string): Row[] {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
-  return all.filter((r) => {
-    const text = [r.kind.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)].join(" ").toLowerCase()
-    return wanted.every((w) => text.includes(w))
-  })
+  const texts = (r: Row) => [r.kind.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)]
+  return all.filter((r) => hasWords(words, texts(r)))
 }
 
 /** A value of a field in one line. */

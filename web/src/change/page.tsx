@@ -8,11 +8,12 @@ import type { Difference } from "../hub/fields"
 import { findKind, type Kind, pathOf, useFleetKinds } from "../hub/kinds"
 import { clusterLink, objectLink } from "../hub/link"
 import { useRights } from "../hub/rights"
+import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
-import { Input } from "../part/Field"
+import { Filter } from "../part/Filter"
 import { Badge, Mark, type Tone } from "../part/Mark"
 import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
@@ -89,6 +90,7 @@ export default function ChangePage() {
     JSON.stringify(["changes", since, chosen.map((k) => k.of), namespaces]),
     30_000,
   )
+  useActions(() => [{ id: "change.again", section: t("change.title"), title: t("change.again"), run: answer.reload }], [answer.reload])
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (
@@ -97,8 +99,7 @@ export default function ChangePage() {
       about={answer.data && t("change.about", { n: shown.length })}
       actions={<Button onClick={answer.reload}>{t("change.again")}</Button>}
     >
-      <div className="filters" role="search">
-        <Input type="search" aria-label={t("change.search")} placeholder={t("change.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
+      <Filter label={t("change.search")} hint={t("change.searchHint")} value={words} onChange={(q) => set("q", q)}>
         <Select
           label={t("change.since")}
           value={since}
@@ -115,7 +116,7 @@ export default function ChangePage() {
           onChange={(v) => set("type", v)}
         />
         {answer.data && <span className="muted">{t("common.asOf", { time: time(answer.data.at) })}</span>}
-      </div>
+      </Filter>
       <Answered answer={answer} lines={8} />
       {answer.data?.failed.map((f) => (
         <Notice key={f.kind.of} tone="unknown" title={t("change.failed", { kind: f.kind.kind })}>
@@ -143,7 +144,7 @@ function ChangeItem({ row }: { row: Row }) {
   const [first = ""] = row.clusters
   const ref = { cluster: first, kind: row.kind.kind, group: row.kind.group, namespace: row.namespace ?? "", name: row.name }
   return (
-    <li className="change">
+    <li className="change" data-row={row.key}>
       <div className="change-head">
         <Mark tone={tones[row.change]}>{t(`change.${row.change}`)}</Mark>
         <Link className="change-name" href={objectLink(ref, { tab: "history" })}>

@@ -1,5 +1,5 @@
 import { useState } from "react"
-import { get, patch, type StatusError } from "../hub/client"
+import type { StatusError } from "../hub/client"
 import { freshness } from "../hub/freshness"
 import { useFleet } from "../hub/live"
 import { Conditions } from "../object/Conditions"
@@ -12,9 +12,9 @@ import { Meter } from "../part/Meter"
 import { Failure, Notice } from "../part/Notice"
 import { Facts, Section } from "../part/Page"
 import { t, time } from "../text/text"
-import { clusterPath } from "./api"
-import { type Cluster, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
+import { type Cluster, capacity, condition, parseTaint, type Taint, taintText } from "./cluster"
 import { amount } from "./quantity"
+import { setTaint } from "./taint"
 
 type Props = { cluster: Cluster; mayChange: boolean; changed: () => void; lost: boolean }
 
@@ -166,14 +166,4 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
       {mayChange && <p className="field-hint">{t("cluster.taintAbout")}</p>}
     </Section>
   )
-}
-
-/** The list is replaced as a whole, by what it is now: the version says that nobody was faster, nor the hub, which often says how a cluster fares. */
-export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
-  const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))
-  const { resourceVersion } = metadata
-  await patch(clusterPath(name), { metadata: { resourceVersion }, spec: { taints: retaint(spec.taints, taint, on) } }).catch((e: StatusError) => {
-    if (!e.conflict || tries === 1) throw e
-    return setTaint(name, taint, on, tries - 1)
-  })
 }

@@ -6,6 +6,7 @@ import { fleet, type StatusError } from "../hub/client"
 import { type Freshness, freshness } from "../hub/freshness"
 import { objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { useActions } from "../palette/actions"
 import { Button } from "../part/Button"
 import { Failure, Notice } from "../part/Notice"
 import { Absent, Page } from "../part/Page"
@@ -15,8 +16,9 @@ import { useCluster } from "./api"
 import { type Cluster, cordoned, unschedulable, verdictNow } from "./cluster"
 import { HealthMark } from "./Health"
 import { Hosts } from "./Hosts"
-import { Overview, setTaint } from "./Overview"
+import { Overview } from "./Overview"
 import { MirrorTab, Nodes, Placed } from "./Placed"
+import { setTaint } from "./taint"
 import { Unjoin } from "./Unjoin"
 import "./cluster.css"
 
@@ -47,6 +49,7 @@ function Known({ cluster, reload, stale, fresh }: KnownProps) {
   const [error, setError] = useState<StatusError>()
   const [params, setParams] = useSearchParams()
   const off = cordoned(cluster)
+  const leaving = cluster.metadata.deletionTimestamp !== undefined
   async function cordon() {
     setError(undefined)
     try {
@@ -71,6 +74,25 @@ function Known({ cluster, reload, stale, fresh }: KnownProps) {
     },
   ]
   if (cluster.spec.provision) tabs.push({ value: "hosts", label: t("cluster.hosts"), content: <Hosts cluster={cluster} /> })
+  const show = (tab: string) => setParams(tab === "overview" ? {} : { tab }, { replace: true })
+  useActions(
+    () => [
+      ...tabs.map((tab) => ({ id: `cluster.${tab.value}`, section: name, title: String(tab.label), run: () => show(tab.value) })),
+      ...(mayChange
+        ? [
+            {
+              id: "cluster.cordon",
+              section: name,
+              title: t(off ? "cluster.uncordon" : "cluster.cordon"),
+              words: off ? "uncordon" : "cordon",
+              run: () => void cordon(),
+            },
+          ]
+        : []),
+      ...(mayRemove && !leaving ? [{ id: "cluster.unjoin", section: name, title: t("cluster.unjoin"), run: () => setLeaves(true) }] : []),
+    ],
+    [name, tabs.length, mayChange, mayRemove, leaving, off],
+  )
   return (
     <Page
       title={name}
@@ -87,7 +109,7 @@ function Known({ cluster, reload, stale, fresh }: KnownProps) {
               {off ? t("cluster.uncordon") : t("cluster.cordon")}
             </Button>
           )}
-          {mayRemove && !cluster.metadata.deletionTimestamp && (
+          {mayRemove && !leaving && (
             <Button look="danger" onClick={() => setLeaves(true)}>
               {t("cluster.unjoin")}
             </Button>
@@ -109,12 +131,7 @@ function Known({ cluster, reload, stale, fresh }: KnownProps) {
         </Notice>
       )}
       {off && <Notice tone="warn">{t("cluster.cordoned")}</Notice>}
-      <Tabs
-        label={t("cluster.tabs")}
-        value={params.get("tab") ?? "overview"}
-        tabs={tabs}
-        onChange={(tab) => setParams(tab === "overview" ? {} : { tab }, { replace: true })}
-      />
+      <Tabs label={t("cluster.tabs")} value={params.get("tab") ?? "overview"} tabs={tabs} onChange={show} />
       {leaves && <Unjoin cluster={cluster} onClose={() => setLeaves(false)} />}
     </Page>
   )

@@ -1,18 +1,23 @@
-import { Link } from "wouter"
+import { useState } from "react"
+import { Link, useLocation } from "wouter"
 import { useClusters } from "../cluster/api"
+import { unschedulable } from "../cluster/cluster"
 import { HealthMark, tones } from "../cluster/Health"
 import { amount } from "../cluster/quantity"
+import { setTaint } from "../cluster/taint"
 import { useCan } from "../hub/access"
-import { clusterLink } from "../hub/link"
+import type { StatusError } from "../hub/client"
+import { clusterLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { useActions } from "../palette/actions"
 import { useAge } from "../part/Age"
 import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
-import { Input } from "../part/Field"
+import { Filter } from "../part/Filter"
 import { Badge, Dot } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Empty, Notice } from "../part/Notice"
+import { Empty, Failure, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { type Key, t } from "../text/text"
 import { healths, sift, type Tile, tiles } from "./tiles"
@@ -22,12 +27,35 @@ export default function FleetPage() {
   const clusters = useClusters()
   const live = useFleet()
   const mayJoin = useCan({ verb: "create", group: "cluster.orrery.dev", resource: "clusters" })
+  const mayCordon = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters" })
+  const [failed, setFailed] = useState<StatusError>()
   const [params, set] = useAddress()
   const words = params.get("q") ?? ""
   const health = params.get("health") ?? ""
   const known = clusters.allowed === false ? live.connected || live.clusters.length > 0 : clusters.data !== undefined
   const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live)
   const { shown, counts } = sift(all, words, health)
+  const [, navigate] = useLocation()
+  const [chosen, setChosen] = useState("")
+  const of = shown.find((tile) => tile.name === chosen)
+  useActions(() => {
+    const section = chosen
+    const go = (id: string, title: string, href: string) => ({ id: `fleet.${id}`, section, title, run: () => navigate(href) })
+    return [
+      ...(of ? [go("open", t("object.open"), clusterLink(chosen)), go("objects", t("cluster.objects"), tableLink("Pod", { cluster: chosen }))] : []),
+      ...(of && mayCordon
+        ? [
+            {
+              id: "cluster.cordon",
+              section,
+              title: t(of.cordoned ? "cluster.uncordon" : "cluster.cordon"),
+              words: of.cordoned ? "uncordon" : "cordon",
+              run: () => void setTaint(chosen, unschedulable, !of.cordoned).then(clusters.reload, setFailed),
+            },
+          ]
+        : []),
+    ]
+  }, [chosen, of?.cordoned, mayCordon])
   return (
     <Page
       title={t("fleet.title")}
@@ -40,11 +68,11 @@ export default function FleetPage() {
         )
       }
     >
+      {failed && <Failure error={failed} />}
       {clusters.allowed !== false && <Answered answer={clusters} />}
       {!live.connected && live.clusters.length > 0 && <Notice tone="unknown">{t("fleet.disconnected")}</Notice>}
       {all.length > 0 && (
-        <div className="filters" role="search">
-          <Input type="search" aria-label={t("fleet.search")} placeholder={t("fleet.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
+        <Filter label={t("fleet.search")} hint={t("fleet.searchHint")} value={words} onChange={(q) => set("q", q)}>
           <div role="group" className="chips" aria-label={t("fleet.byHealth")}>
             {healths
               .filter((h) => counts[h] || h === health)
@@ -54,7 +82,7 @@ export default function FleetPage() {
                 </Button>
               ))}
           </div>
-        </div>
+        </Filter>
       )}
       {known && all.length === 0 && (
         <Empty title={clusters.allowed ? t("fleet.none") : t("fleet.noneVisible")}>{clusters.allowed ? t("fleet.noneMore") : t("fleet.noneVisibleMore")}</Empty>
@@ -62,7 +90,7 @@ export default function FleetPage() {
       {all.length > 0 && shown.length === 0 && <Empty title={t("fleet.noneMatch")} />}
       <ul className="tiles">
         {shown.map((tile) => (
-          <li key={tile.name}>
+          <li key={tile.name} data-row={tile.name} onFocus={() => setChosen(tile.name)}>
             <TileLink tile={tile} />
           </li>
         ))}

@@ -1,5 +1,6 @@
 import { type Cluster, capacity, cordoned, type Health, type Use, verdictNow } from "../cluster/cluster"
 import { type Fleet, type Freshness, freshness } from "../hub/freshness"
+import { hasWords } from "../part/filter"
 
 // The fleet as tiles. Who may list Clusters gets all of each; others what the live socket says of those that they may see.
 
@@ -54,11 +55,7 @@ export function tiles(clusters: Cluster[] | undefined, fleet: Fleet): Tile[] {
 
 /** The tiles of which each word is somewhere in what they show, and how many there are of each health. */
 export function sift(all: Tile[], words: string, health?: string): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
-  const matching = all.filter((t) => {
-    const text = [t.name, t.version, t.where, t.health, t.message].join(" ").toLowerCase()
-    return wanted.every((w) => text.includes(w))
-  })
+  const matching = all.filter((t) => hasWords(words, [t.name, t.version, t.where, t.health, t.message]))
   const counts: Partial<Record<Tile["health"], number>> = {}
   for (const t of matching) counts[t.health] = (counts[t.health] ?? 0) + 1
   return { shown: health ? matching.filter((t) => t.health === health) : matching, counts }

@@ -143,8 +143,16 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
       section,
       run: () => setAct(one),
     }))
-    return [...toTab, ...edit, ...toAct]
-  }, [of, tabs.map((one) => one.value).join(), acts.join(), params])
+    const to = (id: string, title: string, href: string, keys?: string) => ({ id: `object.${id}`, title, keys, section, run: () => navigate(href) })
+    const template = !of.cluster || (object && templateOf(object)) ? { ...of, cluster: "" } : undefined
+    const toPage = [
+      ...(template ? [to("placements", t("object.placements"), placementsLink(template), "p"), to("why", t("object.why"), whyLink(template), "w")] : []),
+      ...(template && of.cluster ? [to("template", t("object.copyOf"), objectLink(template))] : []),
+      to("deleted", t("object.deletedOf", { kind: kind.kind }), otherLink("deleted", of, kind)),
+      to("new", t("object.newOf", { kind: kind.kind }), otherLink("kind", of, kind)),
+    ]
+    return [...toTab, ...edit, ...toAct, ...toPage]
+  }, [of, object !== undefined, tabs.map((one) => one.value).join(), acts.join(), params])
   return (
     <Page
       title={`${kind.kind} ${of.name}`}
@@ -288,6 +296,10 @@ function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Ob
 /** Copies of templates carry the mark of the hub that made them. */
 const templateOf = (object: Obj): boolean => Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
 
+/** Where objects of the same kind and place that are gone are listed, and where a new one is made. */
+const otherLink = (what: "deleted" | "kind", of: Ref, kind: Kind) =>
+  `/object?${new URLSearchParams({ [what]: kind.of, cluster: of.cluster, namespace: of.namespace })}`
+
 type ButtonsProps = { of: Ref; kind: Kind; acts: Act[]; mayWrite: boolean; onAct: (act: Act) => void; go: (tab: string) => void }
 
 function Buttons({ of, kind, acts, mayWrite, onAct, go }: ButtonsProps) {
@@ -322,12 +334,8 @@ function Buttons({ of, kind, acts, mayWrite, onAct, go }: ButtonsProps) {
             {t(`object.${act}` as Key)}
           </MenuItem>
         ))}
-        <MenuItem onSelect={() => navigate(`/object?${new URLSearchParams({ deleted: kind.of, cluster: of.cluster, namespace: of.namespace })}`)}>
-          {t("object.deletedOf", { kind: kind.kind })}
-        </MenuItem>
-        <MenuItem onSelect={() => navigate(`/object?${new URLSearchParams({ kind: kind.of, cluster: of.cluster, namespace: of.namespace })}`)}>
-          {t("object.newOf", { kind: kind.kind })}
-        </MenuItem>
+        <MenuItem onSelect={() => navigate(otherLink("deleted", of, kind))}>{t("object.deletedOf", { kind: kind.kind })}</MenuItem>
+        <MenuItem onSelect={() => navigate(otherLink("kind", of, kind))}>{t("object.newOf", { kind: kind.kind })}</MenuItem>
       </Menu>
     </>
   )

@@ -1,5 +1,5 @@
-/** Opens the palette from anywhere: to find something, for a command of k9s, or to show the keys. */
-export type Mode = "find" | "command" | "keys"
+/** Opens the palette from anywhere: to find something, for a command of k9s, for a word such as "why" before a name, or to show the keys. */
+export type Mode = "find" | "command" | "why" | "cordon" | "uncordon" | "keys"
 
 let listener: (mode: Mode) => void = () => {}
 

@@ -96,7 +96,7 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
         </thead>
         <tbody>
           {rows.map((r) => (
-            <tr key={r.cluster} data-tone={r.tone}>
+            <tr key={r.cluster} data-row={r.cluster} data-tone={r.tone}>
               <th scope="row">
                 <Link href={clusterLink(r.cluster)}>{r.cluster}</Link>
                 {!r.placed && <Badge>{t("placement.notPlaced")}</Badge>}

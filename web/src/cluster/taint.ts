@@ -1,0 +1,13 @@
+import { get, patch, type StatusError } from "../hub/client"
+import { clusterPath } from "./api"
+import { type Cluster, retaint, type Taint } from "./cluster"
+
+/** The list is replaced as a whole, by what it is now: the version shows that nothing else wrote it, such as the hub, which writes the status often. */
+export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
+  const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))
+  const { resourceVersion } = metadata
+  await patch(clusterPath(name), { metadata: { resourceVersion }, spec: { taints: retaint(spec.taints, taint, on) } }).catch((e: StatusError) => {
+    if (!e.conflict || tries === 1) throw e
+    return setTaint(name, taint, on, tries - 1)
+  })
+}
