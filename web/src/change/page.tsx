@@ -19,7 +19,7 @@ import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
-import { brief, type Row, rows, sift, watched } from "./changes"
+import { beginOf, brief, type Row, rows, sift, watched, within } from "./changes"
 import "../cluster/cluster.css"
 import "../fleet/fleet.css"
 import "./change.css"
@@ -39,22 +39,24 @@ interface Told {
 /** Asks for each kind where the user may list it: in all namespaces, or one by one. What cannot be told of one leaves the others. */
 async function ask(since: string, chosen: Kind[], namespaces: string[], signal: AbortSignal): Promise<Told> {
   const told: Told = { at: Date.now(), answers: [], cut: [], failed: [] }
-  await Promise.all(
-    chosen.map(async (kind) => {
-      for (const namespace of await listable(kind, namespaces)) {
-        try {
-          const answer = await known(mirrored() + pathOf(kind, namespace), since, signal)
-          told.answers.push({ kind, items: answer.items ?? [] })
-          if (answer.metadata.continue) told.cut.push(kind)
-          if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
-        } catch (e) {
-          if (signal.aborted) throw e
-          // A kind that no cluster serves, or of which there is no history, has no changes to tell.
-          if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ kind, message: (e as Error).message })
-        }
+  const one = async (kind: Kind) => {
+    for (const namespace of await listable(kind, namespaces)) {
+      try {
+        const answer = await known(mirrored() + pathOf(kind, namespace), since, signal)
+        told.answers.push({ kind, items: answer.items ?? [] })
+        if (answer.metadata.continue) told.cut.push(kind)
+        if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
+      } catch (e) {
+        if (signal.aborted) throw e
+        // A kind that no cluster serves, or of which there is no history, has no changes to tell.
+        if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ kind, message: (e as Error).message })
       }
-    }),
-  )
+    }
+  }
+  // The history begins at one moment for all kinds: the first answer tells the others not to ask for an earlier one.
+  const alone = begins === undefined ? chosen.slice(0, 1) : []
+  for (const kind of alone) await one(kind)
+  await Promise.all(chosen.slice(alone.length).map(one))
   return told
 }
 
@@ -64,14 +66,24 @@ interface Changes {
   from?: string
 }
 
+/** Where the history of the hub begins, as it said last; "" if it has not refused anything; undefined before it was asked. */
+let begins: string | undefined
+
 /** The changes since a moment; if the history begins later, as its API says, since it began. */
-async function known(path: string, since: string, signal: AbortSignal): Promise<Changes> {
+async function known(path: string, span: string, signal: AbortSignal): Promise<Changes> {
+  const asked = async (): Promise<Changes> => {
+    const { since, from } = within(span, begins ?? "", Date.now())
+    return { ...(await get<Changes>(path, { changedSince: since, limit: page }, signal)), from }
+  }
   try {
-    return await get<Changes>(path, { changedSince: since, limit: page }, signal)
+    const answer = await asked()
+    begins ??= ""
+    return answer
   } catch (e) {
-    const from = e instanceof StatusError && e.code === 410 ? /\d{4}-\d\d-\d\dT[\d:.]+Z/.exec(e.message)?.[0] : undefined
-    if (!from) throw e
-    return { ...(await get<Changes>(path, { changedSince: from, limit: page }, signal)), from }
+    const later = e instanceof StatusError && e.code === 410 ? beginOf(e.message) : undefined
+    if (!later || later === begins) throw e
+    begins = later
+    return asked()
   }
 }
 

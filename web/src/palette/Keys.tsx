@@ -68,7 +68,8 @@ export function useKeys(): void {
     let timer = 0
     const onKeyDown = (e: KeyboardEvent) => {
       const name = nameOf(e)
-      if (name === "Enter" && !e.isComposing && e.target instanceof Element && e.target.matches("#content input[type=search]")) return moveRow("first")
+      if (name === "Enter" && !e.isComposing && e.target instanceof Element && e.target.matches("#content .filters > input[type=search]"))
+        return moveRow("first")
       if (e.altKey || e.isComposing || e.defaultPrevented || (name !== "ctrl+k" && (writing(e.target) || inDialog()))) return
       const found = meaning(actions(), pending, name)
       pending = found.pending
