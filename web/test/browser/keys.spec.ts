@@ -149,9 +149,8 @@ test.each([
     await v.page.keyboard.press(key)
     return at()
   }
-  expect([await pressed("j"), await pressed("j"), await pressed("k"), await pressed("G")].slice(0, 3)).toEqual([0, 1, 0])
-  await v.page.keyboard.press("g")
-  expect(await pressed("g")).toBe(0)
+  expect([await pressed("j"), await pressed("j"), await pressed("k")]).toEqual([0, 1, 0])
+  expect(await pressed("G")).toBe((await v.page.locator("#content [data-row]").count()) - 1)
   const filter = v.page.locator("#content input[type=search]")
   if (await filter.count()) {
     await v.page.keyboard.press("/")

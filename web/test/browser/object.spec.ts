@@ -210,6 +210,23 @@ describe("the object's page", () => {
     await v.page.getByText("There is an object of this name already").waitFor()
   })
 
+  test("takes what another page copied, with its styles, as text, and within the policy of the page", async () => {
+    const v = await visit()
+    const other = await v.context.newPage()
+    await other.setContent('<pre style="color: red">kind: <span style="color: blue">Service</span></pre>')
+    await other.keyboard.press("Control+a")
+    await other.keyboard.press("Control+c")
+    await v.page.bringToFront()
+    await v.go(`/object?kind=ConfigMap&cluster=${cluster}&namespace=default`)
+    const editor = v.page.getByRole("textbox", { name: /New object/ })
+    await editor.click()
+    await v.page.keyboard.press("Control+a")
+    await v.page.keyboard.press("Control+v")
+    await expect.poll(() => editor.textContent()).toContain("kind: Service")
+    expect(await editor.locator("[style*=color]").count()).toBe(0)
+    expect(v.seen.errors).toEqual([])
+  })
+
   test("runs nothing of what objects have in them", async () => {
     const v = await visit()
     const evil = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'

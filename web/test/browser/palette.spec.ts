@@ -32,7 +32,7 @@ test("the palette has every page and what the page does, and the words for an ob
   for (const [text, name] of [
     ["placements", /^Placements/],
     ["theme", /Theme: Dark/],
-    ["sign out", "Sign out"],
+    ["sign out", /^Sign out/],
     ["help", /Show the keys/],
     ["why", /Why is an object where it is/],
     ["cordon", "Cordon oak"],
