@@ -16,8 +16,8 @@ import (
 // opened again.
 const reconnectGrace = 10 * time.Second
 
-// follows records that a watch begins or ends. Until it ends what is known of the type is current, also
-// of a type that has not changed for long.
+// follows records that a watch begins or ends. Until it ends the type is current, also if it has
+// not changed for long.
 func (t *table) follows(yes bool) {
 	t.cluster.mu.Lock()
 	defer t.cluster.mu.Unlock()
@@ -29,9 +29,10 @@ func (t *table) follows(yes bool) {
 	t.following = yes
 }
 
-// asOf returns the time as of which what is known of the type is what the cluster has: while a watch is
-// open, when the cluster was last reached, which may be now. Of a type that was never read it is when that
-// became possible, or ceased to be. The cluster must be locked.
+// asOf returns the last time at which the data of the type was known to be current. While a watch
+// is open that is when the cluster was last reached, which may be now. For a type that was never
+// read, it is the time at which the cluster became reachable, or unreachable. The cluster must be
+// locked.
 func (t *table) asOf() time.Time {
 	c := t.cluster
 	reached := c.lastReached()
@@ -63,7 +64,8 @@ func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	}
 }
 
-// lastReached returns when the cluster was last reachable, as far as is known: now, while it is. The cluster must be locked.
+// lastReached returns when the cluster was last reachable, as far as the hub knows: now, while it
+// is. The cluster must be locked.
 func (c *cluster) lastReached() time.Time {
 	if c.gate.isOpen() {
 		return time.Now()

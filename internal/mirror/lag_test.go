@@ -86,8 +86,9 @@ type stub struct {
 func (s *stub) Reachable() bool                   { return s.reachable }
 func (s *stub) Cluster() *clusterv1alpha1.Cluster { return &clusterv1alpha1.Cluster{} }
 
-// TestAgeOfQuietType: a type in which nothing changes is current while it is watched. After that its age counts from the end of the
-// watch, or from the moment in which the cluster was lost: all types of a cluster have one age.
+// TestAgeOfQuietType: a type without changes is current while it is watched. After that its age
+// counts from the end of the watch, or from the loss of the cluster: all types of a cluster have
+// one age.
 func TestAgeOfQuietType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stub{reachable: true}

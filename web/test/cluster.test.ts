@@ -116,7 +116,7 @@ test("tiles: who may not list Clusters sees those of the live socket", () => {
 const lostAt = "2026-11-25T09:00:00Z"
 const typeAt = "2026-11-25T08:57:00Z"
 
-/** The fleet as the live socket sends it; all clusters that are not current are not since one moment. */
+/** The fleet as the live socket sends it. Clusters that are not current have one time. */
 const fleetOf = (states: Record<string, string>): Fleet => ({
   connected: true,
   clusters: Object.entries(states).map(([name, state]) => ({ name, state, since: state === "Synced" ? "" : lostAt, lag: 9 })),

@@ -21,11 +21,11 @@ const failed = () => new Response("no preferred addresses found", { status: 500 
 test("a log that a node does not give is asked for less and less often", async () => {
   const fetched = answers(failed)
   const end = new AbortController()
-  const told: string[] = []
-  const done = follow(source, 0, new Ring(10), 10, false, (h) => told.push(h.message), end.signal)
+  const messages: string[] = []
+  const done = follow(source, 0, new Ring(10), 10, false, (h) => messages.push(h.message), end.signal)
   await vi.advanceTimersByTimeAsync(120_000)
   expect(fetched).toHaveBeenCalledTimes(5)
-  expect(new Set(told)).toEqual(new Set(["no preferred addresses found"]))
+  expect(new Set(messages)).toEqual(new Set(["no preferred addresses found"]))
   end.abort()
   await vi.advanceTimersByTimeAsync(0)
   await done

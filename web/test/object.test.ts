@@ -72,7 +72,7 @@ it("containersOf joins specs and statuses", () => {
   ])
 })
 
-it("containersOf tells a container that is not started from one whose state is unknown", () => {
+it("containersOf distinguishes a container that is not started from one whose state is unknown", () => {
   const spec = { containers: [{ name: "a" }], ephemeralContainers: [{ name: "e" }] }
   const notStarted = (status?: object) => containersOf(object("Pod", { spec, status })).map((c) => c.notStarted)
   expect(notStarted()).toEqual([true, true])

@@ -105,7 +105,7 @@ test("a page about an object that is placed nowhere says each sentence once", ()
     message: `it is placed in no cluster by PropagationPolicy infra/nowhere: ${decided}; its deletion waits`,
     current: true,
     decision: { time: "", current: true, reason: "NoClusterFits", message: decided },
-    waits: [{ for: "Room", message: decided }],
+    waits: [{ for: "Policy", message: decided }],
     clusters: [
       { name: "maple", placed: false, verdicts: [{ reason: "UnknownCluster", message: unknown }] },
       ...["birch", "oak", "oak-2"].map((name) => ({ name, placed: false, verdicts: [{ reason: "NotSelected", message: out }] })),
@@ -117,9 +117,9 @@ test("a page about an object that is placed nowhere says each sentence once", ()
     outcome: "NoClusterFits",
   })
   const removal = { for: "Removal", message: "the cluster does not answer", clusters: ["oak"] }
-  expect(texts({ ...e, message: "its placement is being removed", waits: [removal, { for: "Room", message: reason }] })).toEqual({
+  expect(texts({ ...e, message: "its placement is being removed", waits: [removal, { for: "Policy", message: reason }] })).toEqual({
     message: "its placement is being removed",
-    waits: [removal, { for: "Room", message: reason }],
+    waits: [removal, { for: "Policy", message: reason }],
     outcome: "NoClusterFits",
   })
   expect(texts({ ...e, message: "it is placed in 2 clusters", clusters: [], waits: [], decision: { ...e.decision!, message: "2 clusters" } }).outcome).toBe(

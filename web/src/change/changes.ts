@@ -15,14 +15,14 @@ export const watched = [
 
 const unitMs: Record<string, number> = { m: 60_000, h: 3_600_000, d: 86_400_000 }
 
-/** The moment from which changes are asked for: where the history begins if that is within the span, which is such as -1h. */
+/** The start of the changes of a span such as -1h: the begin of the history, if that is later. */
 export function within(span: string, begins: string, now: number): { since: string; from?: string } {
   const [, count = "", unit = ""] = /^-(\d+)([mhd])$/.exec(span) ?? []
   const start = now - Number(count) * (unitMs[unit] ?? Number.NaN)
   return begins && new Date(begins).getTime() > start ? { since: begins, from: begins } : { since: span }
 }
 
-/** Where the history of the hub begins, of the answer that refuses an earlier moment. */
+/** The begin of the history, from the message that refuses an earlier moment. */
 export const beginOf = (message: string): string | undefined => /known from (\d{4}-\d\d-\d\dT[\d:.]+Z)/.exec(message)?.[1]
 
 /** The same change of objects of one name in several clusters: one row. */

@@ -53,7 +53,7 @@ async function ask(since: string, chosen: Kind[], namespaces: string[], signal: 
       }
     }
   }
-  // The history begins at one moment for all kinds: the first answer tells the others not to ask for an earlier one.
+  // The history begins at one moment for all kinds: after the first answer that is known.
   const alone = begins === undefined ? chosen.slice(0, 1) : []
   for (const kind of alone) await one(kind)
   await Promise.all(chosen.slice(alone.length).map(one))
@@ -66,7 +66,10 @@ interface Changes {
   from?: string
 }
 
-/** Where the history of the hub begins, as it said last; "" if it has not refused anything; undefined before it was asked. */
+/**
+ * The begin of the history as the hub said it last; "": it refused nothing; undefined: not asked
+ * yet.
+ */
 let begins: string | undefined
 
 /** The changes since a moment; if the history begins later, as its API says, since it began. */

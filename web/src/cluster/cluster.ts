@@ -101,7 +101,7 @@ export function verdict(c: Cluster): Verdict {
   return warning ? of("warning", warning) : of("ready", ready)
 }
 
-/** verdict, of a cluster of which the hub may know already that it does not answer: then its conditions are the last that were known. */
+/** The verdict on a cluster. If the cluster does not answer, its conditions may not say so yet. */
 export function verdictNow(c: Cluster, is: Freshness): Verdict {
   const v = verdict(c)
   if (is.state !== "lost" || !["ready", "warning", "unready", "unreachable"].includes(v.health)) return v

@@ -2,7 +2,10 @@ import { get, patch, type StatusError } from "../hub/client"
 import { clusterPath } from "./api"
 import { type Cluster, retaint, type Taint } from "./cluster"
 
-/** The list is replaced as a whole, by what it is now: the version shows that nothing else wrote it, such as the hub, which writes the status often. */
+/**
+ * Puts or takes a taint. The list is replaced as a whole, for its version. Another write in between is a
+ * conflict, after which it is tried again: the hub writes the status of Clusters often.
+ */
 export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
   const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))
   const { resourceVersion } = metadata

@@ -1,12 +1,13 @@
-/** Pure: how old what is shown of a cluster is. The bar at the top, cards, tables and the pages of objects ask here, and say the same. */
+// Pure: how old the data of a cluster is. The bar at the top, cards, tables and pages of objects
+// ask here, and so show the same age.
 import type { Tone } from "../part/Mark"
 import type { Cluster } from "./window"
 
 export type Fleet = { clusters: readonly Cluster[]; connected: boolean }
 
 /**
- * lost: the cluster does not answer, and all that is shown of it is as it was at `since`. behind: so are some of its types. reading: some
- * were not read yet. unknown: the hub does not say.
+ * lost: the cluster does not answer, and all its data is as it was at `since`. behind: some of
+ * its types are. reading: some were not read yet. unknown: the hub does not say.
  */
 export type Freshness = { state: "current" | "reading" | "behind" | "lost" | "unknown"; since?: string }
 
@@ -19,8 +20,9 @@ export function freshness({ clusters, connected }: Fleet, cluster: string): Fres
 }
 
 /**
- * freshnessIn is about objects of one type in a cluster. stale is when their type was last current, if the API says that it is not. It
- * counts while the cluster answers: all types of a lost one have the same age. "" is an unknown time.
+ * freshnessIn is about objects of one type in a cluster. stale is when the type was last
+ * current, if the API says that it is not; "" is an unknown time. All types of a lost cluster
+ * have one age: its own.
  */
 export function freshnessIn(fleet: Fleet, cluster: string, stale: string | undefined): Freshness {
   const whole = freshness(fleet, cluster)

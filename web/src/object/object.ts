@@ -40,8 +40,9 @@ export type Printed = { columns: Column[]; cells: unknown[] }
 export type State = { word: string; message: string; tone: Tone }
 
 /**
- * stateOf is the state of an object in one word: its summary condition or, without one, what kubectl prints as its status, or its
- * phase. A Pod's Ready condition is absent until the Pod is scheduled, and False after it completed: its printed status comes first.
+ * stateOf is the state of an object in one word: its summary condition, else the status that
+ * kubectl prints, else its phase. For Pods the printed status comes first: their Ready condition
+ * is absent until they are scheduled, and False after they completed.
  */
 export function stateOf(object: Obj, printed?: Printed): State | undefined {
   const sum = summary(object)
@@ -138,7 +139,7 @@ export function containersOf(pod: Obj): Container[] {
         image: text(c, "image"),
         init,
         state: reason || word.replace(/^./, (letter) => letter.toUpperCase()),
-        // A Pod that runs may get ephemeral containers, and one that its node refused ends without any.
+        // A running Pod may get ephemeral containers. A Pod that its node refused has no statuses.
         notStarted: !isObject(s) && (phase === "Pending" || phase === "Failed" || (phase === "Running" && specs === "ephemeralContainers")),
         ready: isObject(s) ? s.ready === true : undefined,
         restarts: Number(text(s, "restartCount") || 0),

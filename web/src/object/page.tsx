@@ -79,8 +79,8 @@ function Known({ of }: { of: Ref }) {
 }
 
 /**
- * Calls changed as soon as a cell of an object's row in the mirror did, and returns the row. What no cell shows is seen when the
- * object is read again.
+ * Calls changed as soon as a cell of an object's row in the mirror did, and returns the row.
+ * Changes that no cell shows are seen when the object is read again.
  */
 function useRow(of: Ref, kind: Kind, loading: boolean, changed: () => void): Printed | undefined {
   const list = of.cluster && `/clusters/${encodeURIComponent(of.cluster)}${pathOf(kind, of.namespace)}`
@@ -247,7 +247,7 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   ]
 }
 
-/** States of what cannot be seen now are faded: they are the last that were known. */
+/** States from a cluster that does not answer are faded: they are the last that were known. */
 function LastKnown({ of, object, children }: { of: Ref; object: Obj; children: ReactNode }) {
   const is = freshnessIn(useFleet(), of.cluster, staleSince(object))
   return <div className={is.state === "current" ? undefined : "last-known"}>{children}</div>
@@ -296,7 +296,7 @@ function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Ob
 /** Copies of templates carry the mark of the hub that made them. */
 const templateOf = (object: Obj): boolean => Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
 
-/** Where objects of the same kind and place that are gone are listed, and where a new one is made. */
+/** Links to the deleted objects of the same kind and place, and to the page for a new one. */
 const otherLink = (what: "deleted" | "kind", of: Ref, kind: Kind) =>
   `/object?${new URLSearchParams({ [what]: kind.of, cluster: of.cluster, namespace: of.namespace })}`
 

@@ -1,4 +1,7 @@
-/** Opens the palette from anywhere: to find something, for a command of k9s, for a word such as "why" before a name, or to show the keys. */
+/**
+ * The ways to open the palette: to find something, for a command of k9s, with a verb such as
+ * "why" before a name, or to show the keys.
+ */
 export type Mode = "find" | "command" | "why" | "cordon" | "uncordon" | "keys"
 
 let listener: (mode: Mode) => void = () => {}

@@ -1,6 +1,7 @@
-// The keys of lists: a row is an element with data-row, and its first link is what the focus goes to, and Enter opens.
+// The keys of lists. A row is an element with data-row; its first link gets the focus, and Enter
+// opens that.
 
-/** Pure: the row that a move leads to, of so many, from the one that has the focus; -1: none has it. */
+/** Pure: the index of the row after a move; at is -1 if no row has the focus. */
 export function moveTo(move: "next" | "before" | "first" | "last", at: number, count: number): number {
   if (move === "first") return 0
   if (move === "last" || count === 0) return count - 1

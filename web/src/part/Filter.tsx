@@ -3,7 +3,9 @@ import { Input } from "./Field"
 
 type Props = { label: string; hint?: string; value: string; onChange: (words: string) => void; children?: ReactNode }
 
-/** The field that narrows the rows of a page: `/` leads to it, and Enter from it to the first row. */
+/**
+ * The field that narrows the rows of a page. `/` leads to the field, and Enter to the first row.
+ */
 export function Filter({ label, hint, value, onChange, children }: Props) {
   return (
     <div className="filters" role="search">

@@ -36,13 +36,16 @@ export function cellOf(row: Row, column: { index: number; name: string }): unkno
   return row.cells[column.index]
 }
 
-/** The column in which the API says how old rows are. It is there while some are, and Events have one of the same name. */
+/**
+ * The column for the age of rows, which the API adds while some are stale. Events have one of
+ * that name.
+ */
 export function staleColumn(columns: Column[]): number {
   const last = columns.length - 1
   return columns[last]?.name === "Last Seen" ? last : -1
 }
 
-/** How old a row is. A table has no times but texts such as 2m42s, which are of the moment of its answer. */
+/** How old a row is. The cells are texts such as 2m42s, as of the moment of the answer. */
 export function freshnessOfRow(fleet: Fleet, row: Row, stale: number): Freshness & { text?: string } {
   const text = stale < 0 ? "now" : textOf(row.cells[stale])
   const is = freshnessIn(fleet, row.cluster, text === "now" || text === "" ? undefined : "")

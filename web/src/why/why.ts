@@ -74,8 +74,9 @@ export interface Texts {
 }
 
 /**
- * texts returns what the page says besides its list of clusters, each sentence once. The API gives the message of the decision also
- * as the end of the summary and as a wait, and appends to it a clause for each cluster, which the list of clusters has as well.
+ * texts returns the texts of the page above its list of clusters, each sentence once. In the API
+ * the message of the decision is also the end of the summary and a wait, with a clause for each
+ * cluster.
  */
 export function texts(e: Explanation): Texts {
   const message = withoutClusters(e.message, e.clusters ?? [])
@@ -91,7 +92,10 @@ export function texts(e: Explanation): Texts {
   }
 }
 
-/** says reports whether a text contains another as whole clauses: "1 cluster" is not said by "it is placed in 1 clusters". */
+/**
+ * says reports whether a text contains another as whole clauses, so not "1 cluster" in "in 1
+ * clusters".
+ */
 function says(text: string, other: string): boolean {
   const at = text.lastIndexOf(other)
   if (other === "" || at < 0) return false
