@@ -30,16 +30,16 @@ func (t *table) follows(yes bool) {
 }
 
 // asOf returns the last time at which the data of the type was known to be current. While a watch
-// is open that is when the cluster was last reached, which may be now. For a type that was never
-// read, it is the time at which the cluster became reachable, or unreachable. The cluster must be
-// locked.
+// is open that is when the cluster was last reached, which may be now. A watch of an API group that
+// does not answer may only seem open. For a type that was never read, it is the time at which the
+// cluster became reachable, or unreachable. The cluster must be locked.
 func (t *table) asOf() time.Time {
 	c := t.cluster
 	reached := c.lastReached()
 	switch {
 	case t.seen.IsZero() && c.gate.isOpen():
 		return c.since
-	case t.seen.IsZero(), t.following && reached.After(t.seen):
+	case t.seen.IsZero(), t.following && !t.away && reached.After(t.seen):
 		return reached
 	default:
 		return t.seen

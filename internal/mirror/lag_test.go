@@ -121,6 +121,13 @@ func TestAgeOfQuietType(t *testing.T) {
 		expect("after the grace", reconnectGrace+time.Second)
 
 		quiet.follows(true)
+		busy.follows(true)
+		time.Sleep(time.Minute)
+		quiet.away, busy.away = true, true
+		expect("of an API group that does not answer", time.Minute)
+		quiet.away, busy.away = false, false
+
+		quiet.follows(true)
 		time.Sleep(9 * time.Minute)
 		busy.follows(true)
 		time.Sleep(time.Second)
