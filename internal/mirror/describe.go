@@ -16,30 +16,40 @@ import (
 // opened again.
 const reconnectGrace = 10 * time.Second
 
-// follows takes note that a watch begins or ends.
+// follows records that a watch begins or ends. Until it ends the type is current, also if it has
+// not changed for long.
 func (t *table) follows(yes bool) {
 	t.cluster.mu.Lock()
 	defer t.cluster.mu.Unlock()
-	if t.following = yes; yes {
+	if !yes {
+		t.seen = t.asOf()
+	} else {
 		t.seen = time.Now()
 	}
+	t.following = yes
 }
 
-// heard takes note that the cluster said something of the type.
-func (t *table) heard() {
-	t.cluster.mu.Lock()
-	defer t.cluster.mu.Unlock()
-	t.seen = time.Now()
+// asOf returns the last time at which the data of the type was known to be current. While a watch
+// is open that is when the cluster was last reached, which may be now. A watch of an API group that
+// does not answer may only seem open. For a type that was never read, it is the time at which the
+// cluster became reachable, or unreachable. The cluster must be locked.
+func (t *table) asOf() time.Time {
+	c := t.cluster
+	reached := c.lastReached()
+	switch {
+	case t.seen.IsZero() && c.gate.isOpen():
+		return c.since
+	case t.seen.IsZero(), t.following && !t.away && reached.After(t.seen):
+		return reached
+	default:
+		return t.seen
+	}
 }
 
 // lag is how old what is known of the type is, and why it is not current; 0 while it is. The cluster must be locked.
 func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	c := t.cluster
-	seen := t.seen
-	if seen.IsZero() {
-		seen = c.lastReached()
-	}
-	age := max(now.Sub(seen), time.Millisecond)
+	age := max(now.Sub(t.asOf()), time.Millisecond)
 	switch {
 	case !c.source.Reachable():
 		return age, "the cluster is unreachable"
@@ -54,8 +64,12 @@ func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	}
 }
 
-// lastReached is when the cluster was last known to be reachable, as far as is known; the cluster must be locked.
+// lastReached returns when the cluster was last reachable, as far as the hub knows: now, while it
+// is. The cluster must be locked.
 func (c *cluster) lastReached() time.Time {
+	if c.gate.isOpen() {
+		return time.Now()
+	}
 	since := c.since
 	for _, cond := range c.source.Cluster().Status.Conditions {
 		if cond.Type == clusterv1alpha1.ConditionReachable && cond.Status != metav1.ConditionTrue && cond.LastTransitionTime.Time.Before(since) {
@@ -193,7 +207,7 @@ func (t *table) describe(now time.Time) fleetv1alpha1.MirroredType {
 		one.Message = t.problem.Error()
 	}
 	if !t.seen.IsZero() {
-		one.LastSeen = &metav1.Time{Time: t.seen}
+		one.LastSeen = &metav1.Time{Time: t.asOf()}
 	}
 	return one
 }

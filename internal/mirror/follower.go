@@ -423,9 +423,7 @@ func (f *follower) open(ctx context.Context) error {
 		return err
 	}
 	// A watch that ends at its time ends in good order. One that ends early was broken off.
-	if f.sure = time.Since(began) >= lasts-time.Second; f.sure {
-		t.heard()
-	}
+	f.sure = time.Since(began) >= lasts-time.Second
 	if f.resuming { // the server does not say how far it is
 		f.from = ""
 	}

@@ -44,6 +44,12 @@ func (g *gate) set(open bool) bool {
 	return changed
 }
 
+func (g *gate) isOpen() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open
+}
+
 // pass waits until the gate is open. The context that it returns ends with ctx, with
 // cancel, and when the gate shuts.
 func (g *gate) pass(ctx context.Context) (_ context.Context, cancel context.CancelFunc, err error) {

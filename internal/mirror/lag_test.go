@@ -3,6 +3,7 @@ package mirror
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
+	"orrery.dev/orrery/internal/member"
 	"orrery.dev/orrery/internal/store"
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -72,6 +74,74 @@ func TestLag(t *testing.T) {
 	if since, stale := m.Stale("east"); !stale || !since.Equal(hourAgo.Time) {
 		t.Errorf("unreachable since %s, want %s", since, hourAgo)
 	}
+}
+
+// stub is a source that is reachable or not, and has no API server.
+type stub struct {
+	source
+
+	reachable bool
+}
+
+func (s *stub) Reachable() bool                   { return s.reachable }
+func (s *stub) Cluster() *clusterv1alpha1.Cluster { return &clusterv1alpha1.Cluster{} }
+
+// TestAgeOfQuietType: a type without changes is current while it is watched. After that its age
+// counts from the end of the watch, or from the loss of the cluster: all types of a cluster have
+// one age.
+func TestAgeOfQuietType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stub{reachable: true}
+		c := newCluster(nil, "east", s)
+		c.reachable(true)
+		quiet, busy := newTable(c, member.API{}), newTable(c, member.API{})
+		lags := func() (all [2]time.Duration) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			all[0], _ = quiet.lag(time.Now())
+			all[1], _ = busy.lag(time.Now())
+			return all
+		}
+		expect := func(what string, want time.Duration) {
+			t.Helper()
+			if got := lags(); got[0] != want || got[1] != want {
+				t.Errorf("%s: ages %v, want %s of both", what, got, want)
+			}
+		}
+		quiet.follows(true)
+		time.Sleep(9 * time.Minute)
+		busy.follows(true)
+		time.Sleep(time.Second)
+		expect("while they are watched", 0)
+		quiet.follows(false)
+		busy.follows(false)
+		time.Sleep(time.Second)
+		expect("a second after the watches broke", 0)
+		time.Sleep(reconnectGrace)
+		expect("after the grace", reconnectGrace+time.Second)
+
+		quiet.follows(true)
+		busy.follows(true)
+		time.Sleep(time.Minute)
+		quiet.away, busy.away = true, true
+		expect("of an API group that does not answer", time.Minute)
+		quiet.away, busy.away = false, false
+
+		quiet.follows(true)
+		time.Sleep(9 * time.Minute)
+		busy.follows(true)
+		time.Sleep(time.Second)
+		s.reachable = false
+		expect("before the loss is handled", time.Millisecond)
+		c.reachable(false)
+		time.Sleep(time.Minute)
+		expect("a minute after the cluster was lost", time.Minute)
+		quiet.follows(false)
+		expect("when one watch has ended", time.Minute)
+		busy.follows(false)
+		time.Sleep(time.Minute)
+		expect("two minutes after the cluster was lost", 2*time.Minute)
+	})
 }
 
 // gauges are the lags that a mirror tells, by cluster or resource.

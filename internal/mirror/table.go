@@ -54,7 +54,7 @@ type table struct {
 	swept    time.Time         // when those that have outlived it were last looked for
 
 	following bool      // a watch is open
-	seen      time.Time // when the cluster last said something of the type
+	seen      time.Time // as of when the type is known, or later while a watch is open, see asOf
 }
 
 // key names an object of a table.

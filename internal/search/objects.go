@@ -409,7 +409,7 @@ func (s *Search) checkClusters(at location, only []string) error {
 	return nil
 }
 
-// lastSeen says when the clusters whose objects are stale last said something of the type; at a moment, unless that is zero.
+// lastSeen returns the clusters whose objects of the type are stale, and as of when they are known; at a moment, unless that is zero.
 func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time.Time {
 	stale := map[string]time.Time{}
 	for _, c := range k.clusters {

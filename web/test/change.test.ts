@@ -1,5 +1,5 @@
 import { expect, test } from "vitest"
-import { brief, rows, sift } from "../src/change/changes"
+import { beginOf, brief, rows, sift, within } from "../src/change/changes"
 import type { Change } from "../src/history/steps"
 import type { Kind } from "../src/hub/kinds"
 
@@ -14,6 +14,17 @@ const change = (cluster: string, name: string, time: string, more: Partial<Chang
   time,
   fields: [{ path: "spec.replicas", before: 1, after: 2 }],
   ...more,
+})
+
+test("a span begins where the history does, if that is later", () => {
+  const now = Date.parse("2026-11-28T08:00:00Z")
+  const begins = beginOf("the history of pods is known from 2026-11-28T07:30:00Z on: ask for a later moment") ?? ""
+  expect(begins).toBe("2026-11-28T07:30:00Z")
+  expect(beginOf("at 2026-11-28T07:00:00Z the hub did not have shop yet: ask for a later moment")).toBeUndefined()
+  expect(within("-1h", begins, now)).toEqual({ since: begins, from: begins })
+  expect(within("-1d", begins, now)).toEqual({ since: begins, from: begins })
+  expect(within("-15m", begins, now)).toEqual({ since: "-15m" })
+  expect(within("-1h", "", now)).toEqual({ since: "-1h" })
 })
 
 test("one change in several clusters is one row, the latest first", () => {

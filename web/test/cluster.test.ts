@@ -2,7 +2,8 @@ import { expect, test } from "vitest"
 import { type Cluster, type Condition, capacity, cordoned, inUse, parseTaint, retaint, taintText, unschedulable, verdict } from "../src/cluster/cluster"
 import { amount, quantity } from "../src/cluster/quantity"
 import { sift, tiles } from "../src/fleet/tiles"
-import { toneOfCluster } from "../src/layout/lag"
+import { type Fleet, freshness, freshnessIn, toneOfFreshness } from "../src/hub/freshness"
+import { freshnessOfRow, staleColumn } from "../src/table/columns"
 
 const is = (type: string, status: Condition["status"], reason = "", lastTransitionTime = "2026-11-25T10:00:00Z"): Condition => ({
   type,
@@ -97,28 +98,67 @@ test("tiles: trouble comes first, and no cluster is missing", () => {
       cluster("away", [is("Reachable", "Unknown", "Unreachable"), is("Ready", "Unknown")]),
       cluster("bad", [is("Reachable", "True"), is("Ready", "False", "Forbidden")]),
     ],
-    [{ name: "good-9", state: "Behind", lag: 4 }],
+    fleetOf({ "good-9": "Behind" }),
   )
   expect(all.map((t) => t.name)).toEqual(["bad", "away", "good-9", "good-10"])
-  expect(all[2]?.lag).toBe(4)
+  expect(all.map((t) => t.fresh.state)).toEqual(["unknown", "unknown", "behind", "unknown"])
 })
 
 test("tiles: who may not list Clusters sees those of the live socket", () => {
-  const all = tiles(undefined, [
-    { name: "oak", state: "Synced", lag: 0 },
-    { name: "ash", state: "Unknown", since: "2026-11-25T09:00:00Z" },
-    { name: "elm", state: "Reading" },
-  ])
+  const all = tiles(undefined, fleetOf({ oak: "Synced", ash: "Unknown", elm: "Reading" }))
   expect(all.map((t) => [t.name, t.health])).toEqual([
     ["ash", "unreachable"],
     ["elm", "joining"],
     ["oak", "ready"],
   ])
-  expect(["Synced", "Reading", "Behind", "Unknown"].map((state) => toneOfCluster({ state }))).toEqual(["good", "warn", "warn", "unknown"])
+})
+
+const lostAt = "2026-11-25T09:00:00Z"
+const typeAt = "2026-11-25T08:57:00Z"
+
+/** The fleet as the live socket sends it. Clusters that are not current have one time. */
+const fleetOf = (states: Record<string, string>): Fleet => ({
+  connected: true,
+  clusters: Object.entries(states).map(([name, state]) => ({ name, state, since: state === "Synced" ? "" : lostAt, lag: 9 })),
+})
+
+test("one age for all that is shown of a cluster that does not answer", () => {
+  const fleet = fleetOf({ oak: "Synced", ash: "Unknown", elm: "Behind" })
+  const lost = { state: "lost", since: lostAt }
+  expect(freshness(fleet, "ash")).toEqual(lost)
+  // The page of an object and its row, whose type was last heard of earlier.
+  expect(freshnessIn(fleet, "ash", typeAt)).toEqual(lost)
+  expect(freshnessIn(fleet, "ash", undefined)).toEqual(lost)
+  const row = (cluster: string, cell: string) => ({ cluster, cells: [cell] }) as unknown as Parameters<typeof freshnessOfRow>[1]
+  expect(freshnessOfRow(fleet, row("ash", "2m42s"), 0)).toEqual(lost)
+  // The card, also while the conditions that it read are from before.
+  const card = tiles([cluster("ash", well)], fleet)[0]
+  expect([card?.health, card?.since, card?.message]).toEqual(["unreachable", lostAt, undefined])
+  expect(tiles([cluster("ash", [is("Reachable", "Unknown", "Unreachable", typeAt), is("Ready", "Unknown")])], fleet)[0]?.since).toBe(lostAt)
+})
+
+test("of a cluster that answers, the type says how old it is", () => {
+  const fleet = fleetOf({ oak: "Synced", elm: "Behind" })
+  expect(freshness(fleet, "elm")).toEqual({ state: "behind", since: lostAt })
+  expect(freshnessIn(fleet, "elm", undefined)).toEqual({ state: "current" })
+  expect(freshnessIn(fleet, "elm", typeAt)).toEqual({ state: "behind", since: typeAt })
+  const row = (cell: string) => ({ cluster: "elm", cells: ["x", cell] }) as unknown as Parameters<typeof freshnessOfRow>[1]
+  expect(freshnessOfRow(fleet, row("now"), 1)).toEqual({ state: "current" })
+  expect(freshnessOfRow(fleet, row("2m42s"), 1).state).toBe("behind")
+  expect(freshness({ ...fleet, connected: false }, "oak")).toEqual({ state: "unknown" })
+  expect(["Synced", "Reading", "Behind", "Unknown", "?"].map((state) => toneOfFreshness(freshness(fleetOf({ a: state }), "a")))).toEqual([
+    "good",
+    "warn",
+    "warn",
+    "unknown",
+    "unknown",
+  ])
+  const columns = (...names: string[]) => names.map((name) => ({ name, type: "string" }))
+  expect([columns("Last Seen", "Type"), columns("Last Seen", "Type", "Last Seen"), []].map(staleColumn)).toEqual([-1, 2, -1])
 })
 
 test("tiles are sifted by words and counted by health", () => {
-  const all = tiles([cluster("oak", well), cluster("ash", well, { spec: { region: "eu" } })], [])
+  const all = tiles([cluster("oak", well), cluster("ash", well, { spec: { region: "eu" } })], fleetOf({}))
   expect(sift(all, "eu").shown.map((t) => t.name)).toEqual(["ash"])
   expect(sift(all, "", "unready")).toEqual({ shown: [], counts: { ready: 2 } })
 })

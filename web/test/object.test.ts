@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest"
 import type { Obj } from "../src/hub/client"
-import { bytesOf, conditionsOf, containersOf, decode, plain, podsOf, scalarsOf, summary } from "../src/object/object"
+import { bytesOf, conditionsOf, containersOf, decode, plain, podsOf, scalarsOf, stateOf, summary } from "../src/object/object"
 import { below, type Document, fieldsOf, placeAt, resolved, schemaOf, valuesOf } from "../src/object/schema"
 
 const object = (kind: string, more: object, apiVersion = "v1"): Obj => ({ apiVersion, kind, metadata: { name: "web" }, ...more }) as Obj
@@ -67,9 +67,44 @@ it("containersOf joins specs and statuses", () => {
     status,
   })
   expect(containersOf(pod)).toEqual([
-    { name: "i", image: "y", init: true, state: "", ready: undefined, restarts: 0, ports: "", last: "" },
-    { name: "a", image: "x", init: false, state: "CrashLoopBackOff", ready: false, restarts: 4, ports: "80/TCP", last: "Error (2)" },
+    { name: "i", image: "y", init: true, state: "", notStarted: true, ready: undefined, restarts: 0, ports: "", last: "" },
+    { name: "a", image: "x", init: false, state: "CrashLoopBackOff", notStarted: false, ready: false, restarts: 4, ports: "80/TCP", last: "Error (2)" },
   ])
+})
+
+it("containersOf distinguishes a container that is not started from one whose state is unknown", () => {
+  const spec = { containers: [{ name: "a" }], ephemeralContainers: [{ name: "e" }] }
+  const notStarted = (status?: object) => containersOf(object("Pod", { spec, status })).map((c) => c.notStarted)
+  expect(notStarted()).toEqual([true, true])
+  expect(notStarted({ phase: "Pending" })).toEqual([true, true])
+  expect(notStarted({ phase: "Failed", reason: "NodeAffinity" })).toEqual([true, true])
+  expect(notStarted({ phase: "Running" })).toEqual([false, true])
+  expect(notStarted({ phase: "Unknown" })).toEqual([false, false])
+})
+
+describe("stateOf", () => {
+  const row = (...pairs: [string, unknown][]) => ({ columns: pairs.map(([name]) => ({ name, type: "string" })), cells: pairs.map(([, cell]) => cell) })
+  const pod = (status: object) => object("Pod", { status })
+  it("gives every Pod a state, also before it is scheduled", () => {
+    const unscheduled = pod({ phase: "Pending", conditions: [{ type: "PodScheduled", status: "False", reason: "Unschedulable", message: "0/1 nodes" }] })
+    expect(stateOf(unscheduled, row(["Ready", "0/1"], ["Status", "Pending"]))).toEqual({ word: "Pending: Unschedulable", message: "0/1 nodes", tone: "warn" })
+    expect(stateOf(unscheduled)?.word).toBe("Pending: Unschedulable")
+    expect(stateOf(object("Pod", {}))?.word).toBe("Pending")
+    const ready = (status: string, reason = "") => [{ type: "Ready", status, reason }]
+    const broken = pod({ phase: "Running", conditions: ready("False", "ContainersNotReady") })
+    expect(stateOf(broken, row(["Status", "CrashLoopBackOff"]))).toMatchObject({ word: "CrashLoopBackOff", tone: "bad" })
+    expect(stateOf(broken, row(["Status", "Running"]))).toMatchObject({ word: "Ready: ContainersNotReady", tone: "bad" })
+    expect(stateOf(pod({ phase: "Succeeded", conditions: ready("False", "PodCompleted") }), row(["Status", "Completed"]))).toMatchObject({ tone: "good" })
+    expect(stateOf(pod({ phase: "Failed", reason: "Evicted", message: "disk" }))).toEqual({ word: "Evicted", message: "disk", tone: "bad" })
+  })
+  it("takes what is printed, or the phase, of kinds without a summary condition", () => {
+    const failed = object("Job", { status: { conditions: [{ type: "Failed", status: "True" }] } }, "batch/v1")
+    expect(stateOf(failed, row(["Status", "Failed"]))).toMatchObject({ word: "Failed", tone: "bad" })
+    expect(stateOf(object("PersistentVolumeClaim", { status: { phase: "Pending" } }))).toMatchObject({ word: "Pending" })
+    const certificate = object("Certificate", { status: { conditions: [{ type: "Ready", status: "False", reason: "Issuing" }] } }, "cert-manager.io/v1")
+    expect(stateOf(certificate, row(["Status", "Issuing certificate as Secret was missing"]))?.word).toBe("Ready: Issuing")
+    expect(stateOf(object("ConfigMap", {}), row(["Status", "<none>"]))).toBeUndefined()
+  })
 })
 
 it("values of Secrets are text only if they are", () => {

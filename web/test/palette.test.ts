@@ -1,9 +1,12 @@
+import { readFileSync } from "node:fs"
 import { expect, test } from "vitest"
 import type { Kind } from "../src/hub/kinds"
+import { places } from "../src/layout/places"
 import { actions, register } from "../src/palette/actions"
-import { command, kindsLike } from "../src/palette/command"
+import { command, kindsLike, verbOf } from "../src/palette/command"
 import { like, linkOf } from "../src/palette/hub"
 import { meaning, nameOf } from "../src/palette/keys"
+import { moveTo } from "../src/palette/rows"
 
 const kind = (name: string, group: string, short: string[], namespaced = true): Kind => ({
   group,
@@ -70,4 +73,32 @@ test("what a screen registers goes before what is everywhere, and goes with it",
   expect(meaning(actions(), "", "d").action?.id).toBe("x")
   everywhere()
   expect(actions()).toEqual([])
+})
+
+test("a verb is about the name that follows it", () => {
+  expect(verbOf("why shop/Web")).toEqual({ act: "why", name: "web" })
+  expect(verbOf("Uncordon oak")).toEqual({ act: "uncordon", name: "oak" })
+  expect(verbOf("cordon")).toEqual({ act: "cordon", name: "" })
+  expect(["cordoned", "whyever", "a why", ""].map(verbOf)).toEqual([undefined, undefined, undefined, undefined])
+})
+
+test("a key of a screen comes before the same key of all screens, also if that was registered later", () => {
+  const action = (id: string) => ({ id, title: id, keys: "j", run: () => {} })
+  const ends = [register([action("page")]), register([action("everywhere")], true)]
+  expect(actions().map((a) => a.id)).toEqual(["page", "everywhere"])
+  expect(meaning(actions(), "", "j").action?.id).toBe("page")
+  for (const end of ends) end()
+})
+
+test("the navigation and the palette lead to every page that needs no object", () => {
+  const app = readFileSync("src/app.tsx", "utf8")
+  const routes = [...app.matchAll(/\["(\/[^"]*)", \(\) => import/g)].map(([, path]) => path!.replace("/*?", ""))
+  const ofObjects = ["/object", "/why", "/clusters/:name"]
+  expect(places.map((p) => p.href).sort()).toEqual(routes.filter((path) => !ofObjects.includes(path)).sort())
+  expect(new Set(places.map((p) => p.keys)).size).toBe(places.length)
+})
+
+test("the focus moves among the rows of a list", () => {
+  expect([moveTo("next", -1, 3), moveTo("next", 2, 3), moveTo("before", 2, 3), moveTo("before", -1, 3)]).toEqual([0, 2, 1, 0])
+  expect([moveTo("first", 2, 3), moveTo("last", -1, 3), moveTo("next", -1, 0)]).toEqual([0, 2, -1])
 })

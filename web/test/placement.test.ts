@@ -1,7 +1,7 @@
 import { expect, test } from "vitest"
 import type { Explanation, Work } from "../src/placement/explained"
 import { matrix, shortImage, sum } from "../src/placement/matrix"
-import { groups, outdated, stand } from "../src/why/why"
+import { groups, outdated, stand, texts } from "../src/why/why"
 
 const work = (cluster: string, more: Partial<Work> = {}): Work => ({
   cluster,
@@ -92,4 +92,42 @@ test("a decision says whether it is of now", () => {
   expect(outdated({ ...e, current: false })).toBe("policy")
   expect(outdated({ ...e, decision: { time: "", current: false, reason: "" } })).toBe("decision")
   expect(outdated({ ...e, current: false, state: "Unclaimed" })).toBeUndefined()
+})
+
+test("a page about an object that is placed nowhere says each sentence once", () => {
+  const reason = "the policy selects no cluster of the fleet"
+  const unknown = "UnknownCluster, clusterNames names a cluster that was never joined"
+  const out = "clusterAffinity does not select it"
+  const decided = `${reason}; maple: ${unknown}; birch: ${out}; oak-2: ${out}; oak: ${out}`
+  const e: Explanation = {
+    of: { apiVersion: "apps/v1", kind: "Deployment", name: "nowhere" },
+    state: "Nowhere",
+    message: `it is placed in no cluster by PropagationPolicy infra/nowhere: ${decided}; its deletion waits`,
+    current: true,
+    decision: { time: "", current: true, reason: "NoClusterFits", message: decided },
+    waits: [{ for: "Policy", message: decided }],
+    clusters: [
+      { name: "maple", placed: false, verdicts: [{ reason: "UnknownCluster", message: unknown }] },
+      ...["birch", "oak", "oak-2"].map((name) => ({ name, placed: false, verdicts: [{ reason: "NotSelected", message: out }] })),
+    ],
+  }
+  expect(texts(e)).toEqual({
+    message: `it is placed in no cluster by PropagationPolicy infra/nowhere: ${reason}; its deletion waits`,
+    waits: [],
+    outcome: "NoClusterFits",
+  })
+  const removal = { for: "Removal", message: "the cluster does not answer", clusters: ["oak"] }
+  expect(texts({ ...e, message: "its placement is being removed", waits: [removal, { for: "Policy", message: reason }] })).toEqual({
+    message: "its placement is being removed",
+    waits: [removal, { for: "Policy", message: reason }],
+    outcome: "NoClusterFits",
+  })
+  expect(texts({ ...e, message: "it is placed in 2 clusters", clusters: [], waits: [], decision: { ...e.decision!, message: "2 clusters" } }).outcome).toBe(
+    "NoClusterFits: 2 clusters",
+  )
+  expect(texts({ ...e, message: "no policy claims it", clusters: undefined, waits: undefined, decision: undefined })).toEqual({
+    message: "no policy claims it",
+    waits: [],
+    outcome: "",
+  })
 })

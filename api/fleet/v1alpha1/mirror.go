@@ -36,7 +36,7 @@ type MirroredType struct {
 	State MirrorState `json:"state"`
 	// Message says why it is not current.
 	Message string `json:"message,omitempty"`
-	// LastSeen is when the cluster last said something of the type; of a current one, what is known is as of now.
+	// LastSeen is as of when the type is known: until then a watch was open and the cluster answered.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 	// LagSeconds is how old what is known is; 0 of a current type.
 	LagSeconds int64 `json:"lagSeconds"`
@@ -62,8 +62,8 @@ type RefusedType struct {
 	Reason   string `json:"reason"`
 }
 
-// LastSeenAnnotation is set on objects that the fleet API returns of a type that is stale in its cluster, and says when the
-// cluster last said something of it.
+// LastSeenAnnotation is set on objects that the fleet API returns of a type that is stale in its cluster, and says as of
+// when it is known: until then a watch of it was open and the cluster answered.
 const LastSeenAnnotation = "fleet.orrery.dev/last-seen"
 
 // IncompleteAnnotation is set on objects that the fleet API returns without a part that the mirror's database cannot store, and

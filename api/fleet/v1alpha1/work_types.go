@@ -33,7 +33,7 @@ type Work struct {
 	// State says whether the object is there, and Message why it is not, or why that is not known.
 	State   WorkState `json:"state"`
 	Message string    `json:"message,omitempty"`
-	// LastSeen is when the cluster last said something of the type, if that is not now.
+	// LastSeen is as of when the type is known in the cluster, if that is not now.
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 	// Result is how the last attempt to apply it there ended; absent: that is not known.
 	Result *PlacementResult `json:"result,omitempty"`

@@ -1,3 +1,4 @@
+import { hasWords } from "../part/filter"
 // What changed in the fleet, put together of the answers to changedSince: one for each kind.
 
 import type { Change } from "../history/steps"
@@ -11,6 +12,18 @@ export const watched = [
   ..."Namespace Node ClusterRole.rbac.authorization.k8s.io ClusterRoleBinding.rbac.authorization.k8s.io".split(" "),
   "CustomResourceDefinition.apiextensions.k8s.io",
 ]
+
+const unitMs: Record<string, number> = { m: 60_000, h: 3_600_000, d: 86_400_000 }
+
+/** The start of the changes of a span such as -1h: the begin of the history, if that is later. */
+export function within(span: string, begins: string, now: number): { since: string; from?: string } {
+  const [, count = "", unit = ""] = /^-(\d+)([mhd])$/.exec(span) ?? []
+  const start = now - Number(count) * (unitMs[unit] ?? Number.NaN)
+  return begins && new Date(begins).getTime() > start ? { since: begins, from: begins } : { since: span }
+}
+
+/** The begin of the history, from the message that refuses an earlier moment. */
+export const beginOf = (message: string): string | undefined => /known from (\d{4}-\d\d-\d\dT[\d:.]+Z)/.exec(message)?.[1]
 
 /** The same change of objects of one name in several clusters: one row. */
 export interface Row {
@@ -55,11 +68,8 @@ export function rows(answers: { kind: Kind; items: Change[] }[]): Row[] {
 
 /** Rows in which each word is found. */
 export function sift(all: Row[], words: string): Row[] {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
-  return all.filter((r) => {
-    const text = [r.kind.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)].join(" ").toLowerCase()
-    return wanted.every((w) => text.includes(w))
-  })
+  const texts = (r: Row) => [r.kind.kind, r.namespace, r.name, r.change, r.cause, ...r.clusters, ...r.by, ...r.fields.map((f) => f.path)]
+  return all.filter((r) => hasWords(words, texts(r)))
 }
 
 /** A value of a field in one line. */

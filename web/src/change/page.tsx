@@ -8,17 +8,18 @@ import type { Difference } from "../hub/fields"
 import { findKind, type Kind, pathOf, useFleetKinds } from "../hub/kinds"
 import { clusterLink, objectLink } from "../hub/link"
 import { useRights } from "../hub/rights"
+import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
-import { Input } from "../part/Field"
+import { Filter } from "../part/Filter"
 import { Badge, Mark, type Tone } from "../part/Mark"
 import { Empty, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
 import { Select } from "../part/Select"
 import { t, time } from "../text/text"
-import { brief, type Row, rows, sift, watched } from "./changes"
+import { beginOf, brief, type Row, rows, sift, watched, within } from "./changes"
 import "../cluster/cluster.css"
 import "../fleet/fleet.css"
 import "./change.css"
@@ -38,22 +39,24 @@ interface Told {
 /** Asks for each kind where the user may list it: in all namespaces, or one by one. What cannot be told of one leaves the others. */
 async function ask(since: string, chosen: Kind[], namespaces: string[], signal: AbortSignal): Promise<Told> {
   const told: Told = { at: Date.now(), answers: [], cut: [], failed: [] }
-  await Promise.all(
-    chosen.map(async (kind) => {
-      for (const namespace of await listable(kind, namespaces)) {
-        try {
-          const answer = await known(mirrored() + pathOf(kind, namespace), since, signal)
-          told.answers.push({ kind, items: answer.items ?? [] })
-          if (answer.metadata.continue) told.cut.push(kind)
-          if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
-        } catch (e) {
-          if (signal.aborted) throw e
-          // A kind that no cluster serves, or of which there is no history, has no changes to tell.
-          if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ kind, message: (e as Error).message })
-        }
+  const one = async (kind: Kind) => {
+    for (const namespace of await listable(kind, namespaces)) {
+      try {
+        const answer = await known(mirrored() + pathOf(kind, namespace), since, signal)
+        told.answers.push({ kind, items: answer.items ?? [] })
+        if (answer.metadata.continue) told.cut.push(kind)
+        if (answer.from && answer.from > (told.from ?? "")) told.from = answer.from
+      } catch (e) {
+        if (signal.aborted) throw e
+        // A kind that no cluster serves, or of which there is no history, has no changes to tell.
+        if (!(e instanceof StatusError) || ![400, 404].includes(e.code)) told.failed.push({ kind, message: (e as Error).message })
       }
-    }),
-  )
+    }
+  }
+  // The history begins at one moment for all kinds: after the first answer that is known.
+  const alone = begins === undefined ? chosen.slice(0, 1) : []
+  for (const kind of alone) await one(kind)
+  await Promise.all(chosen.slice(alone.length).map(one))
   return told
 }
 
@@ -63,14 +66,27 @@ interface Changes {
   from?: string
 }
 
+/**
+ * The begin of the history as the hub said it last; "": it refused nothing; undefined: not asked
+ * yet.
+ */
+let begins: string | undefined
+
 /** The changes since a moment; if the history begins later, as its API says, since it began. */
-async function known(path: string, since: string, signal: AbortSignal): Promise<Changes> {
+async function known(path: string, span: string, signal: AbortSignal): Promise<Changes> {
+  const asked = async (): Promise<Changes> => {
+    const { since, from } = within(span, begins ?? "", Date.now())
+    return { ...(await get<Changes>(path, { changedSince: since, limit: page }, signal)), from }
+  }
   try {
-    return await get<Changes>(path, { changedSince: since, limit: page }, signal)
+    const answer = await asked()
+    begins ??= ""
+    return answer
   } catch (e) {
-    const from = e instanceof StatusError && e.code === 410 ? /\d{4}-\d\d-\d\dT[\d:.]+Z/.exec(e.message)?.[0] : undefined
-    if (!from) throw e
-    return { ...(await get<Changes>(path, { changedSince: from, limit: page }, signal)), from }
+    const later = e instanceof StatusError && e.code === 410 ? beginOf(e.message) : undefined
+    if (!later || later === begins) throw e
+    begins = later
+    return asked()
   }
 }
 
@@ -89,6 +105,7 @@ export default function ChangePage() {
     JSON.stringify(["changes", since, chosen.map((k) => k.of), namespaces]),
     30_000,
   )
+  useActions(() => [{ id: "change.again", section: t("change.title"), title: t("change.again"), run: answer.reload }], [answer.reload])
   const all = answer.data ? rows(answer.data.answers) : []
   const shown = sift(all, words)
   return (
@@ -97,8 +114,7 @@ export default function ChangePage() {
       about={answer.data && t("change.about", { n: shown.length })}
       actions={<Button onClick={answer.reload}>{t("change.again")}</Button>}
     >
-      <div className="filters" role="search">
-        <Input type="search" aria-label={t("change.search")} placeholder={t("change.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
+      <Filter label={t("change.search")} hint={t("change.searchHint")} value={words} onChange={(q) => set("q", q)}>
         <Select
           label={t("change.since")}
           value={since}
@@ -115,7 +131,7 @@ export default function ChangePage() {
           onChange={(v) => set("type", v)}
         />
         {answer.data && <span className="muted">{t("common.asOf", { time: time(answer.data.at) })}</span>}
-      </div>
+      </Filter>
       <Answered answer={answer} lines={8} />
       {answer.data?.failed.map((f) => (
         <Notice key={f.kind.of} tone="unknown" title={t("change.failed", { kind: f.kind.kind })}>
@@ -143,7 +159,7 @@ function ChangeItem({ row }: { row: Row }) {
   const [first = ""] = row.clusters
   const ref = { cluster: first, kind: row.kind.kind, group: row.kind.group, namespace: row.namespace ?? "", name: row.name }
   return (
-    <li className="change">
+    <li className="change" data-row={row.key}>
       <div className="change-head">
         <Mark tone={tones[row.change]}>{t(`change.${row.change}`)}</Mark>
         <Link className="change-name" href={objectLink(ref, { tab: "history" })}>

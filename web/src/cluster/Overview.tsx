@@ -1,8 +1,9 @@
 import { useState } from "react"
-import { get, patch, type StatusError } from "../hub/client"
+import type { StatusError } from "../hub/client"
+import { freshness } from "../hub/freshness"
 import { useFleet } from "../hub/live"
 import { Conditions } from "../object/Conditions"
-import { Age } from "../part/Age"
+import { Age, useAge } from "../part/Age"
 import { Button, IconButton } from "../part/Button"
 import { Field, Input } from "../part/Field"
 import { Icon } from "../part/Icon"
@@ -10,17 +11,18 @@ import { Badge } from "../part/Mark"
 import { Meter } from "../part/Meter"
 import { Failure, Notice } from "../part/Notice"
 import { Facts, Section } from "../part/Page"
-import { age } from "../part/time"
 import { t, time } from "../text/text"
-import { clusterPath } from "./api"
-import { type Cluster, capacity, condition, parseTaint, retaint, type Taint, taintText } from "./cluster"
+import { type Cluster, capacity, condition, parseTaint, type Taint, taintText } from "./cluster"
 import { amount } from "./quantity"
+import { setTaint } from "./taint"
 
-export function Overview({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: boolean; changed: () => void }) {
+type Props = { cluster: Cluster; mayChange: boolean; changed: () => void; lost: boolean }
+
+export function Overview({ cluster, mayChange, changed, lost }: Props) {
   const { spec, status, metadata } = cluster
   const uses = capacity(cluster)
   return (
-    <div className="stack">
+    <div className={`stack ${lost ? "last-known" : ""}`}>
       <Section title={t("cluster.facts")}>
         <Facts
           facts={[
@@ -68,10 +70,10 @@ function apis(c: Cluster): string {
 }
 
 function Lag({ name }: { name: string }) {
-  const { clusters, connected } = useFleet()
-  const said = clusters.find((c) => c.name === name)
-  if (!connected || !said || said.state === "Unknown") return <>{t("cluster.lagUnknown")}</>
-  return <>{said.lag > 0 ? t("cluster.lagBehind", { age: age(said.lag * 1000) }) : t("cluster.lagNow")}</>
+  const { state, since } = freshness(useFleet(), name)
+  const age = useAge(since)
+  if (state === "current") return <>{t("cluster.lagNow")}</>
+  return <>{age ? t("cluster.lagBehind", { age }) : t(state === "reading" ? "cluster.mirrorReading" : "cluster.lagUnknown")}</>
 }
 
 function Labels({ labels }: { labels?: Record<string, string> }) {
@@ -164,14 +166,4 @@ function Taints({ cluster, mayChange, changed }: { cluster: Cluster; mayChange: 
       {mayChange && <p className="field-hint">{t("cluster.taintAbout")}</p>}
     </Section>
   )
-}
-
-/** The list is replaced as a whole, by what it is now: the version says that nobody was faster, nor the hub, which often says how a cluster fares. */
-export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
-  const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))
-  const { resourceVersion } = metadata
-  await patch(clusterPath(name), { metadata: { resourceVersion }, spec: { taints: retaint(spec.taints, taint, on) } }).catch((e: StatusError) => {
-    if (!e.conflict || tries === 1) throw e
-    return setTaint(name, taint, on, tries - 1)
-  })
 }

@@ -10,6 +10,7 @@ import { Answered } from "../part/Answered"
 import { Mark, toneOf } from "../part/Mark"
 import { Empty, Notice } from "../part/Notice"
 import { SmallTable } from "../part/Page"
+import { staleColumn } from "../table/columns"
 import { t } from "../text/text"
 import { inUse } from "./cluster"
 
@@ -85,7 +86,9 @@ export function Nodes({ cluster }: { cluster: string }) {
 }
 
 function NodeTable({ cluster, nodes, load }: { cluster: string; nodes: Table; load: ReturnType<typeof useLoad> }) {
-  const columns = nodes.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && c.name !== "Age" && c.name !== "Cluster")
+  // The head of the page says how old all of them are.
+  const stale = staleColumn(nodes.columnDefinitions)
+  const columns = nodes.columnDefinitions.map((c, i) => ({ ...c, i })).filter((c) => c.priority === 0 && !["Age", "Cluster"].includes(c.name) && c.i !== stale)
   return (
     <SmallTable
       label={t("cluster.nodes")}

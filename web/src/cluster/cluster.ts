@@ -1,3 +1,4 @@
+import type { Freshness } from "../hub/freshness"
 import { amount, quantity } from "./quantity"
 
 // A Cluster as the hub's API has it: what the pages read of it, and what that means.
@@ -98,6 +99,13 @@ export function verdict(c: Cluster): Verdict {
   }
   const warning = warnings.map((w) => condition(c, w)).find((w) => w?.status === "True")
   return warning ? of("warning", warning) : of("ready", ready)
+}
+
+/** The verdict on a cluster. If the cluster does not answer, its conditions may not say so yet. */
+export function verdictNow(c: Cluster, is: Freshness): Verdict {
+  const v = verdict(c)
+  if (is.state !== "lost" || !["ready", "warning", "unready", "unreachable"].includes(v.health)) return v
+  return { health: "unreachable", since: is.since ?? v.since, by: v.health === "unreachable" ? v.by : undefined }
 }
 
 export interface Use {

@@ -1,29 +1,32 @@
-import { useState } from "react"
+import { type ReactNode, useState } from "react"
 import { Link, useParams, useSearchParams } from "wouter"
 import { liveHealth } from "../fleet/tiles"
 import { useCan } from "../hub/access"
 import { fleet, type StatusError } from "../hub/client"
+import { type Freshness, freshness } from "../hub/freshness"
 import { objectLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { useActions } from "../palette/actions"
 import { Button } from "../part/Button"
 import { Failure, Notice } from "../part/Notice"
 import { Absent, Page } from "../part/Page"
 import { type Tab, Tabs } from "../part/Tabs"
 import { t } from "../text/text"
 import { useCluster } from "./api"
-import { type Cluster, cordoned, unschedulable, verdict } from "./cluster"
+import { type Cluster, cordoned, unschedulable, verdictNow } from "./cluster"
 import { HealthMark } from "./Health"
 import { Hosts } from "./Hosts"
-import { Overview, setTaint } from "./Overview"
+import { Overview } from "./Overview"
 import { MirrorTab, Nodes, Placed } from "./Placed"
+import { setTaint } from "./taint"
 import { Unjoin } from "./Unjoin"
 import "./cluster.css"
 
 export default function ClusterPage() {
   const { name = "" } = useParams()
   const answer = useCluster(name)
-  const live = useFleet().clusters.find((c) => c.name === name)
-  if (answer.allowed === false) return <Restricted name={name} state={live?.state} since={live?.since} />
+  const is = freshness(useFleet(), name)
+  if (answer.allowed === false) return <Restricted name={name} is={is} />
   if (!answer.data) {
     return (
       <Absent title={name} answer={answer} gone={t("cluster.gone", { name })}>
@@ -31,18 +34,22 @@ export default function ClusterPage() {
       </Absent>
     )
   }
-  return <Known cluster={answer.data} reload={answer.reload} stale={answer.error} />
+  return <Known cluster={answer.data} reload={answer.reload} stale={answer.error} fresh={is} />
 }
 
-function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => void; stale?: StatusError }) {
+type KnownProps = { cluster: Cluster; reload: () => void; stale?: StatusError; fresh: Freshness }
+
+function Known({ cluster, reload, stale, fresh }: KnownProps) {
   const { name } = cluster.metadata
-  const is = verdict(cluster)
+  const is = verdictNow(cluster, fresh)
+  const seen = (content: ReactNode) => <div className={is.health === "unreachable" ? "last-known" : undefined}>{content}</div>
   const mayChange = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters", name })
   const mayRemove = useCan({ verb: "delete", group: "cluster.orrery.dev", resource: "clusters", name })
   const [leaves, setLeaves] = useState(false)
   const [error, setError] = useState<StatusError>()
   const [params, setParams] = useSearchParams()
   const off = cordoned(cluster)
+  const leaving = cluster.metadata.deletionTimestamp !== undefined
   async function cordon() {
     setError(undefined)
     try {
@@ -56,10 +63,10 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
     {
       value: "overview",
       label: t("object.overview"),
-      content: <Overview cluster={cluster} mayChange={mayChange ?? false} changed={reload} />,
+      content: <Overview cluster={cluster} mayChange={mayChange ?? false} changed={reload} lost={is.health === "unreachable"} />,
     },
-    { value: "nodes", label: t("cluster.nodes"), content: <Nodes cluster={name} /> },
-    { value: "placed", label: t("cluster.placed"), content: <Placed cluster={name} /> },
+    { value: "nodes", label: t("cluster.nodes"), content: seen(<Nodes cluster={name} />) },
+    { value: "placed", label: t("cluster.placed"), content: seen(<Placed cluster={name} />) },
     {
       value: "mirror",
       label: t("cluster.mirror"),
@@ -67,6 +74,25 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
     },
   ]
   if (cluster.spec.provision) tabs.push({ value: "hosts", label: t("cluster.hosts"), content: <Hosts cluster={cluster} /> })
+  const show = (tab: string) => setParams(tab === "overview" ? {} : { tab }, { replace: true })
+  useActions(
+    () => [
+      ...tabs.map((tab) => ({ id: `cluster.${tab.value}`, section: name, title: String(tab.label), run: () => show(tab.value) })),
+      ...(mayChange
+        ? [
+            {
+              id: "cluster.cordon",
+              section: name,
+              title: t(off ? "cluster.uncordon" : "cluster.cordon"),
+              words: off ? "uncordon" : "cordon",
+              run: () => void cordon(),
+            },
+          ]
+        : []),
+      ...(mayRemove && !leaving ? [{ id: "cluster.unjoin", section: name, title: t("cluster.unjoin"), run: () => setLeaves(true) }] : []),
+    ],
+    [name, tabs.length, mayChange, mayRemove, leaving, off],
+  )
   return (
     <Page
       title={name}
@@ -83,7 +109,7 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
               {off ? t("cluster.uncordon") : t("cluster.cordon")}
             </Button>
           )}
-          {mayRemove && !cluster.metadata.deletionTimestamp && (
+          {mayRemove && !leaving && (
             <Button look="danger" onClick={() => setLeaves(true)}>
               {t("cluster.unjoin")}
             </Button>
@@ -105,21 +131,16 @@ function Known({ cluster, reload, stale }: { cluster: Cluster; reload: () => voi
         </Notice>
       )}
       {off && <Notice tone="warn">{t("cluster.cordoned")}</Notice>}
-      <Tabs
-        label={t("cluster.tabs")}
-        value={params.get("tab") ?? "overview"}
-        tabs={tabs}
-        onChange={(tab) => setParams(tab === "overview" ? {} : { tab }, { replace: true })}
-      />
+      <Tabs label={t("cluster.tabs")} value={params.get("tab") ?? "overview"} tabs={tabs} onChange={show} />
       {leaves && <Unjoin cluster={cluster} onClose={() => setLeaves(false)} />}
     </Page>
   )
 }
 
 /** Who may not see Clusters sees what their namespaces have in this one. */
-function Restricted({ name, state, since }: { name: string; state?: string; since?: string }) {
+function Restricted({ name, is }: { name: string; is: Freshness }) {
   return (
-    <Page title={name} about={<HealthMark health={state ? liveHealth(state) : "unknown"} since={since} />}>
+    <Page title={name} about={<HealthMark health={liveHealth(is)} since={is.since} />}>
       <Notice title={t("cluster.refused")}>{t("cluster.refusedMore")}</Notice>
       <Link className="button" href={`/table?q=${encodeURIComponent(`cluster:${name}`)}`}>
         {t("cluster.yours")}

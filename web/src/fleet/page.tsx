@@ -1,19 +1,24 @@
-import { Link } from "wouter"
+import { useState } from "react"
+import { Link, useLocation } from "wouter"
 import { useClusters } from "../cluster/api"
+import { unschedulable } from "../cluster/cluster"
 import { HealthMark, tones } from "../cluster/Health"
 import { amount } from "../cluster/quantity"
+import { setTaint } from "../cluster/taint"
 import { useCan } from "../hub/access"
-import { clusterLink } from "../hub/link"
+import type { StatusError } from "../hub/client"
+import { clusterLink, tableLink } from "../hub/link"
 import { useFleet } from "../hub/live"
+import { useActions } from "../palette/actions"
+import { useAge } from "../part/Age"
 import { Answered } from "../part/Answered"
 import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
-import { Input } from "../part/Field"
+import { Filter } from "../part/Filter"
 import { Badge, Dot } from "../part/Mark"
 import { Meter } from "../part/Meter"
-import { Empty, Notice } from "../part/Notice"
+import { Empty, Failure, Notice } from "../part/Notice"
 import { Page } from "../part/Page"
-import { age } from "../part/time"
 import { type Key, t } from "../text/text"
 import { healths, sift, type Tile, tiles } from "./tiles"
 import "./fleet.css"
@@ -22,12 +27,35 @@ export default function FleetPage() {
   const clusters = useClusters()
   const live = useFleet()
   const mayJoin = useCan({ verb: "create", group: "cluster.orrery.dev", resource: "clusters" })
+  const mayCordon = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters" })
+  const [failed, setFailed] = useState<StatusError>()
   const [params, set] = useAddress()
   const words = params.get("q") ?? ""
   const health = params.get("health") ?? ""
   const known = clusters.allowed === false ? live.connected || live.clusters.length > 0 : clusters.data !== undefined
-  const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live.clusters)
+  const all = tiles(clusters.allowed === false ? undefined : (clusters.data ?? []), live)
   const { shown, counts } = sift(all, words, health)
+  const [, navigate] = useLocation()
+  const [chosen, setChosen] = useState("")
+  const of = shown.find((tile) => tile.name === chosen)
+  useActions(() => {
+    const section = chosen
+    const go = (id: string, title: string, href: string) => ({ id: `fleet.${id}`, section, title, run: () => navigate(href) })
+    return [
+      ...(of ? [go("open", t("object.open"), clusterLink(chosen)), go("objects", t("cluster.objects"), tableLink("Pod", { cluster: chosen }))] : []),
+      ...(of && mayCordon
+        ? [
+            {
+              id: "cluster.cordon",
+              section,
+              title: t(of.cordoned ? "cluster.uncordon" : "cluster.cordon"),
+              words: of.cordoned ? "uncordon" : "cordon",
+              run: () => void setTaint(chosen, unschedulable, !of.cordoned).then(clusters.reload, setFailed),
+            },
+          ]
+        : []),
+    ]
+  }, [chosen, of?.cordoned, mayCordon])
   return (
     <Page
       title={t("fleet.title")}
@@ -40,11 +68,11 @@ export default function FleetPage() {
         )
       }
     >
+      {failed && <Failure error={failed} />}
       {clusters.allowed !== false && <Answered answer={clusters} />}
       {!live.connected && live.clusters.length > 0 && <Notice tone="unknown">{t("fleet.disconnected")}</Notice>}
       {all.length > 0 && (
-        <div className="filters" role="search">
-          <Input type="search" aria-label={t("fleet.search")} placeholder={t("fleet.searchHint")} value={words} onChange={(e) => set("q", e.target.value)} />
+        <Filter label={t("fleet.search")} hint={t("fleet.searchHint")} value={words} onChange={(q) => set("q", q)}>
           <div role="group" className="chips" aria-label={t("fleet.byHealth")}>
             {healths
               .filter((h) => counts[h] || h === health)
@@ -54,7 +82,7 @@ export default function FleetPage() {
                 </Button>
               ))}
           </div>
-        </div>
+        </Filter>
       )}
       {known && all.length === 0 && (
         <Empty title={clusters.allowed ? t("fleet.none") : t("fleet.noneVisible")}>{clusters.allowed ? t("fleet.noneMore") : t("fleet.noneVisibleMore")}</Empty>
@@ -62,8 +90,8 @@ export default function FleetPage() {
       {all.length > 0 && shown.length === 0 && <Empty title={t("fleet.noneMatch")} />}
       <ul className="tiles">
         {shown.map((tile) => (
-          <li key={tile.name}>
-            <TileLink tile={tile} connected={live.connected} />
+          <li key={tile.name} data-row={tile.name} onFocus={() => setChosen(tile.name)}>
+            <TileLink tile={tile} />
           </li>
         ))}
       </ul>
@@ -71,18 +99,18 @@ export default function FleetPage() {
   )
 }
 
-function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
+function TileLink({ tile }: { tile: Tile }) {
   return (
     <Link className="tile" data-tone={tones[tile.health]} href={clusterLink(tile.name)}>
       <span className="tile-head">
         <span className="tile-name">{tile.name}</span>
         <HealthMark health={tile.health} since={tile.since} />
       </span>
-      <span className="tile-facts">
+      <span className={`tile-facts ${tile.health === "unreachable" ? "last-known" : ""}`}>
         {tile.version && <span>{tile.version}</span>}
         {tile.nodes && <span>{`${t("fleet.nodes")} ${t("fleet.nodesOf", { ready: tile.nodes.ready, total: tile.nodes.total })}`}</span>}
         {tile.where && <span>{tile.where}</span>}
-        <Lag tile={tile} connected={connected} />
+        <Lag tile={tile} />
         {tile.agent && <Badge>{t("fleet.agent")}</Badge>}
         {tile.cordoned && <Badge tone="warn">{t("fleet.cordoned")}</Badge>}
       </span>
@@ -100,9 +128,13 @@ function TileLink({ tile, connected }: { tile: Tile; connected: boolean }) {
   )
 }
 
-/** How far what is shown of a cluster is behind. Of one that does not answer, or without a connection, that is not known. */
-function Lag({ tile, connected }: { tile: Tile; connected: boolean }) {
-  if (tile.health === "unreachable") return tile.since ? null : <span>{t("object.unknown")}</span>
-  if (!connected || tile.lag === undefined) return <span>{t("object.unknown")}</span>
-  return <span>{tile.lag > 0 ? `${t("fleet.lag")} ${age(tile.lag * 1000)}` : t("cluster.lagNow")}</span>
+/** How old what is shown of a cluster is. The head of the card says it of a cluster that does not answer. */
+function Lag({ tile: { health, since, fresh } }: { tile: Tile }) {
+  const age = useAge(fresh.since)
+  if (health === "unreachable") return since ? null : <span>{t("object.unknown")}</span>
+  if (fresh.state === "behind" && age) return <span>{`${t("fleet.lag")} ${age}`}</span>
+  if (fresh.state === "reading") return <span>{t("cluster.mirrorReading")}</span>
+  // What is not ready may have stopped to answer a moment ago: the hub does not know that yet.
+  if (fresh.state === "current") return health === "unready" ? null : <span>{t("cluster.lagNow")}</span>
+  return <span>{t("object.unknown")}</span>
 }

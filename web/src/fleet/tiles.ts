@@ -1,15 +1,8 @@
-import { type Cluster, capacity, cordoned, type Health, type Use, verdict } from "../cluster/cluster"
+import { type Cluster, capacity, cordoned, type Health, type Use, verdictNow } from "../cluster/cluster"
+import { type Fleet, type Freshness, freshness } from "../hub/freshness"
+import { hasWords } from "../part/filter"
 
 // The fleet as tiles. Who may list Clusters gets all of each; others what the live socket says of those that they may see.
-
-/** What the live socket says of a cluster. */
-export interface Live {
-  name: string
-  state: string
-  since?: string
-  /** Seconds by which its mirror is behind; absent of what is unknown. */
-  lag?: number
-}
 
 export interface Tile {
   name: string
@@ -20,7 +13,7 @@ export interface Tile {
   where?: string
   nodes?: { total: number; ready: number }
   uses: Use[]
-  lag?: number
+  fresh: Freshness
   cordoned: boolean
   agent: boolean
 }
@@ -28,19 +21,15 @@ export interface Tile {
 /** Trouble first, what is well last; of equals the name. */
 const order: (Health | "unknown")[] = ["unready", "unreachable", "warning", "leaving", "building", "joining", "unknown", "ready"]
 
-/** States of the live socket in the words of Clusters. */
-export function liveHealth(state: string): Health | "unknown" {
-  if (state === "Synced") return "ready"
-  if (state === "Behind") return "warning"
-  if (state === "Reading") return "joining"
-  return state === "Unknown" ? "unreachable" : "unknown"
+/** What the live socket says of a cluster, in the words of Clusters. */
+export function liveHealth({ state }: Freshness): Health | "unknown" {
+  return ({ current: "ready", behind: "warning", reading: "joining", lost: "unreachable", unknown: "unknown" } as const)[state]
 }
 
-export function tiles(clusters: Cluster[] | undefined, live: Live[]): Tile[] {
-  const said = new Map(live.map((l) => [l.name, l]))
+export function tiles(clusters: Cluster[] | undefined, fleet: Fleet): Tile[] {
   const of = clusters?.map((c): Tile => {
-    const v = verdict(c)
-    const l = said.get(c.metadata.name)
+    const fresh = freshness(fleet, c.metadata.name)
+    const v = verdictNow(c, fresh)
     return {
       name: c.metadata.name,
       health: v.health,
@@ -50,34 +39,23 @@ export function tiles(clusters: Cluster[] | undefined, live: Live[]): Tile[] {
       where: [c.spec.provider, c.spec.region, ...(c.spec.zones ?? [])].filter(Boolean).join(" · ") || undefined,
       nodes: c.status?.nodeSummary,
       uses: capacity(c).filter((u) => ["cpu", "memory", "pods"].includes(u.resource)),
-      lag: l?.lag,
+      fresh,
       cordoned: cordoned(c),
       agent: c.spec.syncMode === "Pull",
     }
   })
   const all =
     of ??
-    live.map(
-      (l): Tile => ({
-        name: l.name,
-        health: liveHealth(l.state),
-        since: l.since,
-        lag: l.lag,
-        uses: [],
-        cordoned: false,
-        agent: false,
-      }),
-    )
+    fleet.clusters.map(({ name }): Tile => {
+      const fresh = freshness(fleet, name)
+      return { name, health: liveHealth(fresh), since: fresh.since, fresh, uses: [], cordoned: false, agent: false }
+    })
   return all.sort((a, b) => order.indexOf(a.health) - order.indexOf(b.health) || a.name.localeCompare(b.name, "en", { numeric: true }))
 }
 
 /** The tiles of which each word is somewhere in what they show, and how many there are of each health. */
 export function sift(all: Tile[], words: string, health?: string): { shown: Tile[]; counts: Partial<Record<Tile["health"], number>> } {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean)
-  const matching = all.filter((t) => {
-    const text = [t.name, t.version, t.where, t.health, t.message].join(" ").toLowerCase()
-    return wanted.every((w) => text.includes(w))
-  })
+  const matching = all.filter((t) => hasWords(words, [t.name, t.version, t.where, t.health, t.message]))
   const counts: Partial<Record<Tile["health"], number>> = {}
   for (const t of matching) counts[t.health] = (counts[t.health] ?? 0) + 1
   return { shown: health ? matching.filter((t) => t.health === health) : matching, counts }

@@ -1,11 +1,11 @@
 import { Link } from "wouter"
+import { type Freshness, freshness, toneOfFreshness } from "../hub/freshness"
 import { clusterLink } from "../hub/link"
 import { useFleet } from "../hub/live"
 import { useAge } from "../part/Age"
 import { Dot } from "../part/Mark"
 import { Tooltip } from "../part/Tooltip"
 import { t } from "../text/text"
-import { toneOfCluster } from "./lag"
 
 /** How current what is shown of each cluster is: a quiet strip, in which those that are behind stand out. */
 export function Lag() {
@@ -18,7 +18,7 @@ export function Lag() {
       </output>
     )
   }
-  const behind = clusters.filter((c) => toneOfCluster(c) !== "good")
+  const behind = clusters.map(({ name }) => ({ name, is: freshness({ clusters, connected }, name) })).filter(({ is }) => is.state !== "current")
   const synced = clusters.length - behind.length
   return (
     <ul className="lag" aria-label={t("layout.lag")}>
@@ -29,7 +29,7 @@ export function Lag() {
         </li>
       )}
       {behind.slice(0, 4).map((c) => (
-        <LagItem key={c.name} cluster={c} />
+        <LagItem key={c.name} {...c} />
       ))}
       {behind.length > 4 && (
         <li className="lag-item">
@@ -40,15 +40,15 @@ export function Lag() {
   )
 }
 
-function LagItem({ cluster: c }: { cluster: { name: string; state: string; since: string; lag: number } }) {
-  const since = useAge(c.since)
-  const tone = toneOfCluster(c)
+function LagItem({ name, is }: { name: string; is: Freshness }) {
+  const since = useAge(is.since)
+  const tone = toneOfFreshness(is)
   return (
     <li className="lag-item">
-      <Tooltip text={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name: c.name, since })}>
-        <Link href={clusterLink(c.name)} className="lag-link">
+      <Tooltip text={t(tone === "unknown" ? "layout.lagUnknown" : "layout.lagBehind", { name, since })}>
+        <Link href={clusterLink(name)} className="lag-link">
           <Dot tone={tone} />
-          <span>{c.name}</span>
+          <span>{name}</span>
           <span className="muted">{since}</span>
         </Link>
       </Tooltip>

@@ -1,26 +1,17 @@
 import { type ReactNode, useEffect, useRef, useState } from "react"
 import { Link, useLocation } from "wouter"
 import { type Session, signOut } from "../hub/session"
-import { setTheme, type Theme, theme } from "../look/theme"
+import { setTheme, type Theme, themes, useTheme } from "../look/theme"
 import { openPalette } from "../palette/open"
 import { Button, IconButton } from "../part/Button"
 import { Dialog } from "../part/Dialog"
-import { Icon, type IconName } from "../part/Icon"
+import { Icon } from "../part/Icon"
 import { KeyHint } from "../part/KeyHint"
 import { Menu, MenuChoice, MenuItem, MenuLabel, MenuLine } from "../part/Menu"
-import { type Key, type Language, setLanguage, t, time, useLanguage } from "../text/text"
+import { type Language, languages, setLanguage, t, time, useLanguage } from "../text/text"
 import { Lag } from "./Lag"
 import "./layout.css"
-
-const places: { href: string; icon: IconName; title: Key }[] = [
-  { href: "/", icon: "fleet", title: "fleet.title" },
-  { href: "/table", icon: "table", title: "table.title" },
-  { href: "/policies", icon: "policy", title: "policy.title" },
-  { href: "/placements", icon: "group", title: "placement.title" },
-  { href: "/changes", icon: "changes", title: "change.title" },
-  { href: "/operations", icon: "operation", title: "operation.title" },
-  { href: "/join", icon: "join", title: "join.title" },
-]
+import { places } from "./places"
 
 function Places({ onGo }: { onGo?: () => void }) {
   const [path] = useLocation()
@@ -41,7 +32,7 @@ function Places({ onGo }: { onGo?: () => void }) {
 
 function SessionMenu({ session }: { session: Session }) {
   const language = useLanguage()
-  const [look, setLook] = useState(theme())
+  const look = useTheme()
   return (
     <Menu
       trigger={
@@ -58,29 +49,9 @@ function SessionMenu({ session }: { session: Session }) {
         {t("layout.version", { version: session.version })}
       </MenuLabel>
       <MenuLine />
-      <MenuChoice<Theme>
-        label={t("layout.theme")}
-        value={look}
-        onChange={(next) => {
-          setTheme(next)
-          setLook(next)
-        }}
-        options={[
-          { value: "system", label: t("layout.system") },
-          { value: "light", label: t("layout.light") },
-          { value: "dark", label: t("layout.dark") },
-        ]}
-      />
+      <MenuChoice<Theme> label={t("layout.theme")} value={look} onChange={setTheme} options={themes.map((value) => ({ value, label: t(`layout.${value}`) }))} />
       <MenuLine />
-      <MenuChoice<Language>
-        label={t("layout.language")}
-        value={language}
-        onChange={(next) => void setLanguage(next)}
-        options={[
-          { value: "en", label: "English" },
-          { value: "zh", label: "简体中文" },
-        ]}
-      />
+      <MenuChoice<Language> label={t("layout.language")} value={language} onChange={(next) => void setLanguage(next)} options={languages} />
       <MenuLine />
       <MenuItem keys="?" onSelect={() => openPalette("keys")}>
         {t("palette.keys")}

@@ -8,7 +8,8 @@ export type Source = { cluster: string; path: string; name: string; uid?: string
 /** How a stream is: following, at its end, or why not. */
 export type Health = { state: "opening" | "following" | "ended" | "failed"; message: string }
 
-const again = 5000
+/** Pure: how long a stream waits that broke, after so many failures in a row: from 5 s to 2 min. */
+export const pauseAfter = (failures: number): number => Math.min(5000 * 2 ** Math.max(0, failures - 1), 120_000)
 
 /** follow reads the log of one container into the ring, and goes on after breaks. It ends with the signal, and with the container if an earlier one is read. */
 export async function follow(source: Source, stream: number, ring: Ring, tail: number, previous: boolean, tell: (health: Health) => void, signal: AbortSignal) {
@@ -18,6 +19,7 @@ export async function follow(source: Source, stream: number, ring: Ring, tail: n
     return
   }
   const splitter = new Splitter()
+  let failures = 0
   while (!signal.aborted) {
     try {
       const since = splitter.since
@@ -29,6 +31,7 @@ export async function follow(source: Source, stream: number, ring: Ring, tail: n
         endless: true,
       })
       if (since) splitter.resume()
+      failures = 0
       tell({ state: "following", message: "" })
       const reader = answer.body!.getReader()
       for (;;) {
@@ -41,10 +44,11 @@ export async function follow(source: Source, stream: number, ring: Ring, tail: n
       if (previous) return
     } catch (e) {
       if (signal.aborted) return
+      failures++
       tell({ state: "failed", message: e instanceof Error ? e.message : String(e) })
       if (previous || (e instanceof StatusError && (e.refused || e.code === 404))) return
     }
-    await pause(again, signal)
+    await pause(pauseAfter(failures), signal)
   }
 }
 

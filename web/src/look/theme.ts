@@ -1,11 +1,17 @@
-export type Theme = "system" | "light" | "dark"
+import { store } from "../part/store"
+
+export const themes = ["system", "light", "dark"] as const
+export type Theme = (typeof themes)[number]
 
 const key = "orrery.theme"
 
-export function theme(): Theme {
-  const kept = localStorage.getItem(key)
-  return kept === "light" || kept === "dark" ? kept : "system"
+function kept(): Theme {
+  const text = localStorage.getItem(key)
+  return text === "light" || text === "dark" ? text : "system"
 }
+
+const chosen = store<Theme>("system")
+export const useTheme = chosen.use
 
 export function setTheme(next: Theme): void {
   if (next === "system") localStorage.removeItem(key)
@@ -14,7 +20,8 @@ export function setTheme(next: Theme): void {
 }
 
 export function showTheme(): void {
-  const now = theme()
+  const now = kept()
+  chosen.set(now)
   if (now === "system") delete document.documentElement.dataset.theme
   else document.documentElement.dataset.theme = now
 }

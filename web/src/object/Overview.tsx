@@ -14,6 +14,7 @@ import { Badge, Mark, toneOf } from "../part/Mark"
 import { Meter } from "../part/Meter"
 import { Failure } from "../part/Notice"
 import { Facts, Section, SmallTable } from "../part/Page"
+import { staleColumn } from "../table/columns"
 import { t } from "../text/text"
 import { Conditions } from "./Conditions"
 import { bytesOf, containersOf, decode, podsOf, scalarsOf } from "./object"
@@ -71,9 +72,10 @@ function Columns({ of, kind, object }: Props) {
   const { data } = useAnswer((signal) => table(path, undefined, signal), `columns ${path} ${object.metadata.resourceVersion}`)
   const cells = data?.rows[0]?.cells
   if (!data || !cells) return null
+  const stale = staleColumn(data.columnDefinitions)
   const facts = data.columnDefinitions.flatMap((column, i): [string, ReactNode][] => {
     const word = String(cells[i] ?? "")
-    if (["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) || /^(<(none|unknown)>)?$/.test(word)) return []
+    if (["Name", "Age", "Namespace", "Cluster", "Labels"].includes(column.name) || i === stale || /^(<(none|unknown)>)?$/.test(word)) return []
     const tone = toneOf(word)
     const shown = (
       <span key={column.name} className="selectable" title={column.description}>
@@ -183,8 +185,8 @@ function Pod({ of, object, mayReach, go }: Props) {
             <span key="name">
               {c.name} {c.init && <Badge>{t("object.init")}</Badge>}
             </span>,
-            <Mark key="state" tone={c.ready === false && c.state === "Running" ? "warn" : toneOf(c.state)}>
-              {c.state || t("common.unknown")}
+            <Mark key="state" tone={c.ready === false && c.state === "Running" ? "warn" : toneOf(c.state || (c.notStarted ? "Waiting" : "Unknown"))}>
+              {c.state || t(c.notStarted ? "object.notStarted" : "common.unknown")}
             </Mark>,
             c.restarts,
             c.last,

@@ -1,7 +1,7 @@
 /** Pure: what the page knows of objects of any kind. */
-import type { Obj } from "../hub/client"
+import type { Column, Obj } from "../hub/client"
 import { isObject, type JsonObject, list, text } from "../hub/fields"
-import type { Tone } from "../part/Mark"
+import { type Tone, toneOf as toneOfWord } from "../part/Mark"
 
 export type Condition = { type: string; status: string; reason: string; message: string; since: string; tone: Tone }
 
@@ -35,6 +35,43 @@ export function summary(object: Obj): Condition | undefined {
   return undefined
 }
 
+/** The row that a table prints for an object. */
+export type Printed = { columns: Column[]; cells: unknown[] }
+export type State = { word: string; message: string; tone: Tone }
+
+/**
+ * stateOf is the state of an object in one word: its summary condition, else the status that
+ * kubectl prints, else its phase. For Pods the printed status comes first: their Ready condition
+ * is absent until they are scheduled, and False after they completed.
+ */
+export function stateOf(object: Obj, printed?: Printed): State | undefined {
+  const sum = summary(object)
+  const said: State | undefined = sum && {
+    word: sum.status === "True" ? sum.type : `${sum.type}: ${sum.reason || sum.status}`,
+    message: sum.message,
+    tone: sum.tone,
+  }
+  const isPod = object.kind === "Pod" && object.apiVersion === "v1"
+  if (said && !isPod) return said
+  const status = object.status ?? {}
+  const word = cellOf(printed, ["Status", "Phase"]) || text(status, "reason") || text(status, "phase") || (isPod ? "Pending" : "")
+  if (!word || (said && word === "Running")) return said
+  const unscheduled = conditionsOf(object).find((c) => isPod && c.type === "PodScheduled" && c.status === "False")
+  return {
+    word: unscheduled?.reason && word === "Pending" ? `${word}: ${unscheduled.reason}` : word,
+    message: unscheduled?.message || text(status, "message"),
+    tone: toneOfWord(word),
+  }
+}
+
+function cellOf(printed: Printed | undefined, names: string[]): string {
+  for (const name of names) {
+    const cell = printed?.cells[printed.columns.findIndex((c) => c.name === name)]
+    if (typeof cell === "string" && cell !== "<none>" && cell !== "<unknown>") return cell
+  }
+  return ""
+}
+
 /** The object without what the fleet API adds: it is as in its cluster. */
 export function plain(object: Obj): Obj {
   const { annotations, ...metadata } = object.metadata
@@ -46,7 +83,7 @@ export function plain(object: Obj): Obj {
   }
 }
 
-/** When the cluster last said something of the object's type, if that is not now. */
+/** As of when the object's type is known, if that is not now. See freshnessIn. */
 export const staleSince = (object: Obj): string | undefined => object.metadata.annotations?.["fleet.orrery.dev/last-seen"]
 
 export type Selector = { labels: string; fields?: string }
@@ -77,7 +114,10 @@ export type Container = {
   name: string
   image: string
   init: boolean
+  /** The reason or the name of its state; "" if its state is unknown. */
   state: string
+  /** Without a state because no kubelet has started it yet. */
+  notStarted: boolean
   ready?: boolean
   restarts: number
   ports: string
@@ -85,6 +125,7 @@ export type Container = {
 }
 
 export function containersOf(pod: Obj): Container[] {
+  const phase = text(pod.status ?? {}, "phase") || "Pending"
   const of = (specs: string, statuses: string, init: boolean) =>
     list(pod.spec ?? {}, specs).map((c) => {
       const s = list(pod.status ?? {}, statuses).find((status) => text(status, "name") === text(c, "name"))
@@ -98,6 +139,8 @@ export function containersOf(pod: Obj): Container[] {
         image: text(c, "image"),
         init,
         state: reason || word.replace(/^./, (letter) => letter.toUpperCase()),
+        // A running Pod may get ephemeral containers. A Pod that its node refused has no statuses.
+        notStarted: !isObject(s) && (phase === "Pending" || phase === "Failed" || (phase === "Running" && specs === "ephemeralContainers")),
         ready: isObject(s) ? s.ready === true : undefined,
         restarts: Number(text(s, "restartCount") || 0),
         ports: list(c, "ports")

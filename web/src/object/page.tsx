@@ -3,9 +3,10 @@ import { Link, useLocation, useSearchParams } from "wouter"
 import { reaching, useCan } from "../hub/access"
 import { useGet } from "../hub/answer"
 import { encode, mirrored, type Obj, own } from "../hub/client"
+import { freshnessIn } from "../hub/freshness"
 import { findKind, type Kind, pathOf, useFleetKinds, useHubKinds } from "../hub/kinds"
 import { clusterLink, objectLink, ofRef, parseOf, placementsLink, type Ref, tableLink, whyLink } from "../hub/link"
-import { useWindow } from "../hub/live"
+import { useFleet, useWindow } from "../hub/live"
 import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
@@ -23,7 +24,7 @@ import { type Act, actsOf, Doing } from "./acts"
 import { Events } from "./Events"
 import "./object.css"
 import { Overview } from "./Overview"
-import { plain, podsOf, staleSince, summary } from "./object"
+import { type Printed, plain, podsOf, staleSince, stateOf } from "./object"
 
 const Yaml = later(() => import("./Yaml"))
 const New = later(() => import("./New"), 6, "page")
@@ -77,16 +78,21 @@ function Known({ of }: { of: Ref }) {
   return <Page title={of.name}>{kinds ? <Empty title={t("object.noKind", { kind: of.kind })}>{t("object.noKindMore")}</Empty> : <Skeleton lines={6} />}</Page>
 }
 
-/** Calls changed as soon as a cell of an object's row in the mirror did. What no cell tells is seen when the object is read again. */
-function useChanges(of: Ref, kind: Kind, loading: boolean, changed: () => void): void {
+/**
+ * Calls changed as soon as a cell of an object's row in the mirror did, and returns the row.
+ * Changes that no cell shows are seen when the object is read again.
+ */
+function useRow(of: Ref, kind: Kind, loading: boolean, changed: () => void): Printed | undefined {
   const list = of.cluster && `/clusters/${encodeURIComponent(of.cluster)}${pathOf(kind, of.namespace)}`
-  const { state, since } = useWindow(list || undefined, encode({ fieldSelector: `metadata.name=${of.name}` }), 0, 1)
+  const { state, since, columns, rows } = useWindow(list || undefined, encode({ fieldSelector: `metadata.name=${of.name}` }), 0, 1)
   const seen = useRef(0)
   useEffect(() => {
     if (state !== "live" || loading || since <= seen.current) return
     if (seen.current) changed()
     seen.current = since
   }, [state, since, loading, changed])
+  const row = rows.find((r) => r.name === of.name)
+  return row && { columns, cells: row.cells }
 }
 
 function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
@@ -97,7 +103,7 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
   const target = own(of.cluster) + path
   const answer = useGet<Obj>((of.cluster ? mirrored(of.cluster) : "") + path, undefined, 5000)
   const { data: object, error, loading, reload } = answer
-  useChanges(of, kind, loading, reload)
+  const printed = useRow(of, kind, loading, reload)
   const proxy = useCan(of.cluster ? reaching(of.cluster, "patch") : undefined)
   const reached = useCan(of.cluster ? reaching(of.cluster, "get") : undefined)
   const update = useCan(of.cluster ? undefined : { verb: "patch", group: kind.group, resource: kind.resource, namespace: of.namespace, name: of.name })
@@ -137,13 +143,21 @@ function One({ of, kind, inFleet }: { of: Ref; kind: Kind; inFleet: boolean }) {
       section,
       run: () => setAct(one),
     }))
-    return [...toTab, ...edit, ...toAct]
-  }, [of, tabs.map((one) => one.value).join(), acts.join(), params])
+    const to = (id: string, title: string, href: string, keys?: string) => ({ id: `object.${id}`, title, keys, section, run: () => navigate(href) })
+    const template = !of.cluster || (object && templateOf(object)) ? { ...of, cluster: "" } : undefined
+    const toPage = [
+      ...(template ? [to("placements", t("object.placements"), placementsLink(template), "p"), to("why", t("object.why"), whyLink(template), "w")] : []),
+      ...(template && of.cluster ? [to("template", t("object.copyOf"), objectLink(template))] : []),
+      to("deleted", t("object.deletedOf", { kind: kind.kind }), otherLink("deleted", of, kind)),
+      to("new", t("object.newOf", { kind: kind.kind }), otherLink("kind", of, kind)),
+    ]
+    return [...toTab, ...edit, ...toAct, ...toPage]
+  }, [of, object !== undefined, tabs.map((one) => one.value).join(), acts.join(), params])
   return (
     <Page
       title={`${kind.kind} ${of.name}`}
       heading={of.name}
-      about={<About of={of} kind={kind} object={object} />}
+      about={<About of={of} kind={kind} object={object} printed={printed} />}
       actions={object && <Buttons of={of} kind={kind} acts={acts} mayWrite={mayWrite === true} onAct={setAct} go={go} />}
     >
       {gone && (
@@ -214,7 +228,11 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   return [
     {
       value: "overview",
-      content: <Overview of={of} kind={kind} object={object} mayReach={mayReach} go={go} />,
+      content: (
+        <LastKnown of={of} object={object}>
+          <Overview of={of} kind={kind} object={object} mayReach={mayReach} go={go} />
+        </LastKnown>
+      ),
     },
     { value: "yaml", content: <Yaml of={of} kind={kind} mirror={plain(object)} mayWrite={mayWrite} onSaved={reload} /> },
     { value: "events", content: <Events of={of} object={object} /> },
@@ -229,9 +247,16 @@ function tabsOf({ of, kind, object, inFleet, pods, mayWrite, mayReach, container
   ]
 }
 
-function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
-  const sum = object && summary(object)
-  const stale = object && staleSince(object)
+/** States from a cluster that does not answer are faded: they are the last that were known. */
+function LastKnown({ of, object, children }: { of: Ref; object: Obj; children: ReactNode }) {
+  const is = freshnessIn(useFleet(), of.cluster, staleSince(object))
+  return <div className={is.state === "current" ? undefined : "last-known"}>{children}</div>
+}
+
+function About({ of, kind, object, printed }: { of: Ref; kind: Kind; object?: Obj; printed?: Printed }) {
+  const state = object && stateOf(object, printed)
+  const is = freshnessIn(useFleet(), of.cluster, object && staleSince(object))
+  const old = object && is.state !== "current"
   const template = object && of.cluster ? templateOf(object) : false
   return (
     <span className="row">
@@ -244,20 +269,19 @@ function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
         <Badge>{t("common.hub")}</Badge>
       )}
       {of.namespace && <span>{of.namespace}</span>}
-      {sum && (
-        <Mark tone={sum.tone}>
-          {sum.type}
-          {sum.status === "True" ? "" : `: ${sum.reason || sum.status}`}
-        </Mark>
+      {state && (
+        <span className={old ? "last-known" : undefined} title={state.message || undefined}>
+          <Mark tone={state.tone}>{state.word}</Mark>
+        </span>
       )}
       {object?.metadata.deletionTimestamp && (
         <Mark tone="warn">
           {t("object.deleting")} <Age since={object.metadata.deletionTimestamp} />
         </Mark>
       )}
-      {stale && (
+      {old && (
         <Mark tone="unknown">
-          {t("object.stale")} <Age since={stale} />
+          {t("object.stale")} {is.since ? <Age since={is.since} /> : t("common.unknown")}
         </Mark>
       )}
       {template && (
@@ -271,6 +295,10 @@ function About({ of, kind, object }: { of: Ref; kind: Kind; object?: Obj }) {
 
 /** Copies of templates carry the mark of the hub that made them. */
 const templateOf = (object: Obj): boolean => Object.keys(object.metadata.annotations ?? {}).some((key) => key === "work.orrery.dev/source")
+
+/** Links to the deleted objects of the same kind and place, and to the page for a new one. */
+const otherLink = (what: "deleted" | "kind", of: Ref, kind: Kind) =>
+  `/object?${new URLSearchParams({ [what]: kind.of, cluster: of.cluster, namespace: of.namespace })}`
 
 type ButtonsProps = { of: Ref; kind: Kind; acts: Act[]; mayWrite: boolean; onAct: (act: Act) => void; go: (tab: string) => void }
 
@@ -306,12 +334,8 @@ function Buttons({ of, kind, acts, mayWrite, onAct, go }: ButtonsProps) {
             {t(`object.${act}` as Key)}
           </MenuItem>
         ))}
-        <MenuItem onSelect={() => navigate(`/object?${new URLSearchParams({ deleted: kind.of, cluster: of.cluster, namespace: of.namespace })}`)}>
-          {t("object.deletedOf", { kind: kind.kind })}
-        </MenuItem>
-        <MenuItem onSelect={() => navigate(`/object?${new URLSearchParams({ kind: kind.of, cluster: of.cluster, namespace: of.namespace })}`)}>
-          {t("object.newOf", { kind: kind.kind })}
-        </MenuItem>
+        <MenuItem onSelect={() => navigate(otherLink("deleted", of, kind))}>{t("object.deletedOf", { kind: kind.kind })}</MenuItem>
+        <MenuItem onSelect={() => navigate(otherLink("kind", of, kind))}>{t("object.newOf", { kind: kind.kind })}</MenuItem>
       </Menu>
     </>
   )

@@ -5,6 +5,9 @@ import { clusterLink } from "../hub/link"
 import { useRights, where } from "../hub/rights"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
+import { useAddress } from "../part/address"
+import { Filter } from "../part/Filter"
+import { hasWords } from "../part/filter"
 import { Mark, type Tone } from "../part/Mark"
 import { Empty } from "../part/Notice"
 import { SmallTable } from "../part/Page"
@@ -54,7 +57,21 @@ export function PhaseMark({ phase = "Pending" }: { phase?: Phase }) {
 }
 
 export function OperationTable({ answer, ofAll }: { answer: Answer<Operation[]>; ofAll?: boolean }) {
-  return <Answered answer={answer}>{(all) => <Table all={all} ofAll={ofAll} />}</Answered>
+  const [params, set] = useAddress()
+  const words = ofAll ? (params.get("q") ?? "") : ""
+  return (
+    <Answered answer={answer}>
+      {(all) => {
+        const found = all.filter((o) => hasWords(words, [o.metadata.name, o.spec.cluster, o.spec.action, o.status?.phase]))
+        return (
+          <>
+            {ofAll && all.length > 0 && <Filter label={t("operation.filter")} value={words} onChange={(q) => set("q", q)} />}
+            {all.length > 0 && found.length === 0 ? <Empty title={t("operation.noneMatch")} /> : <Table all={found} ofAll={ofAll} />}
+          </>
+        )
+      }}
+    </Answered>
+  )
 }
 
 function Table({ all, ofAll }: { all: Operation[]; ofAll?: boolean }) {

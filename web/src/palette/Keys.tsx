@@ -1,42 +1,75 @@
 import { useEffect } from "react"
 import { useLocation } from "wouter"
-import { t } from "../text/text"
+import { signOut } from "../hub/session"
+import { places } from "../layout/places"
+import { setTheme, themes } from "../look/theme"
+import { languages, setLanguage, t } from "../text/text"
 import { actions, useActions } from "./actions"
 import { meaning, nameOf } from "./keys"
 import { openPalette } from "./open"
+import { hasRows, moveRow } from "./rows"
 
 const sequenceMs = 900
 
 /** Keys everywhere: they go to what was registered, unless somebody is writing, or a dialog is open. */
 export function useKeys(): void {
   const [, navigate] = useLocation()
-  useActions(() => {
-    const section = t("palette.everywhere")
-    const go = (keys: string, href: string, title: string) => ({
-      id: `go.${href}`,
-      section,
-      keys,
-      title,
-      run: () => navigate(href),
-    })
-    return [
-      { id: "palette.find", quiet: true, section, keys: "ctrl+k", title: t("palette.find"), run: () => openPalette("find") },
-      { id: "palette.command", quiet: true, section, keys: ":", title: t("palette.command"), run: () => openPalette("command") },
-      { id: "palette.filter", quiet: true, section, keys: "/", title: t("table.filter"), run: filter },
-      { id: "palette.keys", quiet: true, section, keys: "?", title: t("palette.showKeys"), run: () => openPalette("keys") },
-      go("g f", "/", t("fleet.title")),
-      go("g t", "/table", t("table.title")),
-      go("g p", "/policies", t("policy.title")),
-      go("g c", "/changes", t("change.title")),
-      go("g o", "/operations", t("operation.title")),
-      { id: "go./join", title: t("join.title"), run: () => navigate("/join") },
-    ]
-  }, [])
+  useActions(
+    () => {
+      const section = t("palette.everywhere")
+      const move = (keys: string, title: string, to: Parameters<typeof moveRow>[0]) => ({
+        id: `rows.${to}`,
+        quiet: true,
+        section: t("table.rows"),
+        keys,
+        title,
+        possible: hasRows,
+        run: () => moveRow(to),
+      })
+      return [
+        { id: "palette.find", quiet: true, section, keys: "ctrl+k", title: t("palette.find"), run: () => openPalette("find") },
+        { id: "palette.command", quiet: true, section, keys: ":", title: t("palette.command"), run: () => openPalette("command") },
+        { id: "palette.filter", quiet: true, section, keys: "/", title: t("table.filter"), run: filter },
+        ...places.map(({ href, keys, title }) => ({ id: `go.${href}`, section, keys, title: t(title), run: () => navigate(href) })),
+        { id: "palette.keys", section, keys: "?", title: t("palette.showKeys"), words: "help", run: () => openPalette("keys") },
+        ...(["why", "cordon", "uncordon"] as const).map((word) => ({
+          id: `palette.${word}`,
+          section,
+          title: t(`palette.${word}`),
+          words: word,
+          run: () => openPalette(word),
+        })),
+        ...themes.map((theme) => ({
+          id: `theme.${theme}`,
+          section,
+          title: `${t("layout.theme")}: ${t(`layout.${theme}`)}`,
+          words: `theme ${theme}`,
+          run: () => setTheme(theme),
+        })),
+        ...languages.map(({ value, label }) => ({
+          id: `language.${value}`,
+          section,
+          title: `${t("layout.language")}: ${label}`,
+          words: "language",
+          run: () => void setLanguage(value),
+        })),
+        { id: "signOut", section, title: t("layout.signOut"), words: "sign out log out logout exit", run: () => void signOut() },
+        move("j", t("table.down"), "next"),
+        move("k", t("table.up"), "before"),
+        move("g g", t("table.top"), "first"),
+        move("G", t("table.bottom"), "last"),
+      ]
+    },
+    [],
+    true,
+  )
   useEffect(() => {
     let pending = ""
     let timer = 0
     const onKeyDown = (e: KeyboardEvent) => {
       const name = nameOf(e)
+      if (name === "Enter" && !e.isComposing && e.target instanceof Element && e.target.matches("#content .filters > input[type=search]"))
+        return moveRow("first")
       if (e.altKey || e.isComposing || e.defaultPrevented || (name !== "ctrl+k" && (writing(e.target) || inDialog()))) return
       const found = meaning(actions(), pending, name)
       pending = found.pending

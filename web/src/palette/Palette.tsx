@@ -2,20 +2,24 @@ import { Command } from "cmdk"
 import { Dialog as Radix } from "radix-ui"
 import { type ReactNode, useDeferredValue, useRef, useState } from "react"
 import { useLocation } from "wouter"
+import { unschedulable } from "../cluster/cluster"
+import { setTaint } from "../cluster/taint"
+import { useCan } from "../hub/access"
 import { useAnswer, useSettled } from "../hub/answer"
-import { encode, mirrored, table } from "../hub/client"
+import { encode, mirrored, type StatusError, table } from "../hub/client"
+import { freshness, toneOfFreshness } from "../hub/freshness"
 import { useFleetKinds, useHubKinds } from "../hub/kinds"
-import { clusterLink, groupOf, objectLink, tableLink } from "../hub/link"
+import { clusterLink, groupOf, objectLink, tableLink, whyLink } from "../hub/link"
 import { useFleet } from "../hub/live"
-import { toneOfCluster } from "../layout/lag"
 import { useFocusBack } from "../part/Dialog"
 import { KeyHint } from "../part/KeyHint"
 import { Dot } from "../part/Mark"
+import { Failure } from "../part/Notice"
 import { named, quote } from "../table/query"
 import { objectsOf } from "../table/search"
 import { t } from "../text/text"
 import { type Action, useAllActions } from "./actions"
-import { command, kindsLike } from "./command"
+import { command, kindsLike, verbOf } from "./command"
 import { linkOf, useNames } from "./hub"
 import type { Mode } from "./open"
 import "./palette.css"
@@ -35,6 +39,8 @@ function useObjects(text: string): { found: Found[]; loading: boolean } {
   return { found: asked.length > 1 ? (answer.data ?? []) : [], loading: asked.length > 1 && answer.loading }
 }
 
+const starts = { find: "", command: ":", why: "why ", cordon: "cordon ", uncordon: "uncordon " }
+
 export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => void }) {
   return (
     <Radix.Root open onOpenChange={(open) => !open && onClose()}>
@@ -42,7 +48,7 @@ export default function Palette({ mode, onClose }: { mode: Mode; onClose: () => 
         <Radix.Overlay className="overlay" />
         <Radix.Content className="dialog palette" aria-describedby={undefined} onCloseAutoFocus={useFocusBack(true)}>
           <Radix.Title className="hidden">{t(mode === "keys" ? "palette.keys" : "palette.title")}</Radix.Title>
-          {mode === "keys" ? <Keys /> : <Find start={mode === "command" ? ":" : ""} onClose={onClose} />}
+          {mode === "keys" ? <Keys /> : <Find key={mode} start={starts[mode]} onClose={onClose} />}
         </Radix.Content>
       </Radix.Portal>
     </Radix.Root>
@@ -53,30 +59,43 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const [typed, setTyped] = useState(start)
   const [, navigate] = useLocation()
   const [kinds, onHub] = [useFleetKinds() ?? [], useHubKinds() ?? []]
-  const { clusters } = useFleet()
+  const fleet = useFleet()
+  const { clusters } = fleet
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
   // A command is of all that is typed, however soon Enter follows; what is found may come a moment later.
   const now = typed.replace(/^:/, "").trim()
   const text = useDeferredValue(now)
-  const { found, loading } = useObjects(asCommand ? "" : text)
-  const names = useNames(asCommand ? "" : text)
+  const mayCordon = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters" })
+  const meant = verbOf(text)
+  const verb = meant && (meant.act === "why" || mayCordon) ? meant : undefined
+  const { found, loading } = useObjects(asCommand || verb ? "" : text)
+  const names = useNames(verb ? (verb.act === "why" ? verb.name : "") : asCommand ? "" : text)
+  const [failed, setFailed] = useState<StatusError>()
   const lower = text.toLowerCase()
   const go = (href: string) => {
     onClose()
     navigate(href)
   }
+  const taint = (name: string) =>
+    setTaint(name, unschedulable, verb?.act === "cordon").then(
+      () => go(clusterLink(name)),
+      (e: StatusError) => setFailed(e),
+    )
   const exact = asCommand || now.includes(" ") ? command(now, kinds) : undefined
   const [first = ""] = text.split(/\s+/)
-  const kindsFound = text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
+  const kindsFound = verb ? [] : text ? kindsLike(kinds, first, asCommand ? 12 : 5) : asCommand ? kindsLike(kinds, "", 12) : []
   const otherKinds = kindsFound.filter((k) => k !== exact?.kind)
-  const hubFound = text ? kindsLike(onHub, first, 4) : []
-  const clustersFound = (asCommand && text ? [] : clusters).filter((c) => c.name.toLowerCase().includes(lower)).slice(0, asCommand || !text ? 5 : 8)
+  const hubFound = text && !verb ? kindsLike(onHub, first, 4) : []
+  const cordoned = verb && verb.act !== "why" ? verb.name : undefined
+  const clustersFound = (cordoned === undefined && (verb || (asCommand && text)) ? [] : clusters)
+    .filter((c) => c.name.toLowerCase().includes(cordoned ?? lower))
+    .slice(0, asCommand || !text ? 5 : 8)
   const actionsFound = asCommand
     ? []
     : unique(all)
-        .filter((a) => matches(a, lower))
-        .slice(0, text ? 6 : 12)
+        .filter((a) => matches(a, lower) && (mayCordon || !["palette.cordon", "palette.uncordon"].includes(a.id)))
+        .slice(0, text ? 6 : 60)
   // The first answer is chosen until somebody chooses: answers come one after another.
   const values = [
     ...(exact ? ["exact"] : []),
@@ -147,10 +166,10 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         <Group
           heading={t("object.clusters")}
           items={clustersFound.map((c) => (
-            <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => go(clusterLink(c.name))}>
+            <Item key={c.name} value={`cluster ${c.name}`} onSelect={() => (cordoned === undefined ? go(clusterLink(c.name)) : taint(c.name))}>
               <span className="row">
-                <Dot tone={toneOfCluster(c)} />
-                {c.name}
+                <Dot tone={toneOfFreshness(freshness(fleet, c.name))} />
+                {cordoned === undefined ? c.name : t(verb?.act === "cordon" ? "palette.cordonOf" : "palette.uncordonOf", { name: c.name })}
               </span>
             </Item>
           ))}
@@ -158,8 +177,8 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
         <Group
           heading={t("palette.ofHub")}
           items={names.all.map((n) => (
-            <Item key={linkOf(n)} value={`name ${linkOf(n)}`} onSelect={() => go(linkOf(n))}>
-              <span className="palette-name">{n.name}</span>
+            <Item key={linkOf(n)} value={`name ${linkOf(n)}`} onSelect={() => go(verb ? whyLink({ ...n, kind: n.kind.kind, group: n.kind.group }) : linkOf(n))}>
+              <span className="palette-name">{verb ? t("why.titleOf", { name: n.name }) : n.name}</span>
               <span className="faint">{[n.kind.kind, n.namespace].filter(Boolean).join(" · ")}</span>
             </Item>
           ))}
@@ -176,12 +195,13 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
             )
           })}
         />
-        {!asCommand && text.length > 1 && (
+        {!asCommand && !verb && text.length > 1 && (
           <Item value="every" onSelect={() => go(`/table?${encode({ kind: "*", q: quote(text) })}`)}>
             {t("palette.everyKind", { text })}
           </Item>
         )}
       </Command.List>
+      {failed && <Failure error={failed} />}
       {names.cut.length > 0 && <p className="palette-note">{t("palette.cut", { kinds: names.cut.join(", ") })}</p>}
     </Command>
   )
@@ -197,7 +217,9 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
           requestAnimationFrame(() => a.run())
         }}
       >
-        <span>{a.title}</span>
+        <span>
+          {a.title} {actionsFound.some((b) => b !== a && b.title === a.title) && <span className="faint">{a.section}</span>}
+        </span>
         {a.keys && <KeyHint keys={shownKeys(a.keys)} />}
       </Item>
     )
@@ -227,7 +249,7 @@ function Item({ value, onSelect, children }: { value: string; onSelect: () => vo
 
 /** The keys that work now, by where they belong. */
 function Keys() {
-  const all = useAllActions().filter((a) => a.keys)
+  const all = useAllActions().filter((a, i, every) => a.keys && every.findIndex((b) => b.keys === a.keys) === i && a.possible?.() !== false)
   const sections = [...new Set(all.map((a) => a.section ?? t("palette.everywhere")))]
   return (
     <div className="keys-page">

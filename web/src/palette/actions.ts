@@ -14,6 +14,8 @@ export type Action = {
   run: () => void
   /** Only a key, such as one that moves: not listed as a command. */
   quiet?: boolean
+  /** Whether the page has something to do it with; without the function, it has. */
+  possible?: () => boolean
   /** Shown under this heading in the list of keys. */
   section?: string
 }
@@ -27,8 +29,9 @@ function set(next: Action[][]): void {
   all.set([...groups].reverse().flat())
 }
 
-export function register(actions: Action[]): () => void {
-  set([...groups, actions])
+/** What works everywhere is asked last, though it is registered after the first screen. */
+export function register(actions: Action[], everywhere = false): () => void {
+  set(everywhere ? [actions, ...groups] : [...groups, actions])
   return () => set(groups.filter((g) => g !== actions))
 }
 
@@ -36,7 +39,7 @@ export const actions = all.now
 export const useAllActions = all.use
 
 /** Registers actions while the component is shown. They are registered anew when one of the dependencies changes. */
-export function useActions(make: () => Action[], dependencies: unknown[]): void {
+export function useActions(make: () => Action[], dependencies: unknown[], everywhere = false): void {
   // biome-ignore lint/correctness/useExhaustiveDependencies: the caller names them.
-  useEffect(() => register(make()), dependencies)
+  useEffect(() => register(make(), everywhere), dependencies)
 }

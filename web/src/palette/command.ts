@@ -13,6 +13,7 @@ const screens: Record<string, string> = {
   fleet: "/",
   policies: "/policies",
   changes: "/changes",
+  placements: "/placements",
   operations: "/operations",
   join: "/join",
   all: "/table?kind=*",
@@ -56,4 +57,10 @@ export function kindsLike(kinds: Kind[], text: string, most = 8): Kind[] {
     .sort((a, b) => a.rank - b.rank || a.k.kind.length - b.k.kind.length || a.k.of.localeCompare(b.k.of))
     .slice(0, most)
     .map((r) => r.k)
+}
+
+/** A word that says what is done with the objects whose names follow it. */
+export function verbOf(text: string): { act: "why" | "cordon" | "uncordon"; name: string } | undefined {
+  const [, act, name = ""] = /^(why|cordon|uncordon)(?:\s+(.*))?$/i.exec(text) ?? []
+  return act ? { act: act.toLowerCase() as "why", name: name.toLowerCase().replace(/^.*\//, "") } : undefined
 }

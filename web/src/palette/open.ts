@@ -1,5 +1,8 @@
-/** Opens the palette from anywhere: to find something, for a command of k9s, or to show the keys. */
-export type Mode = "find" | "command" | "keys"
+/**
+ * The ways to open the palette: to find something, for a command of k9s, with a verb such as
+ * "why" before a name, or to show the keys.
+ */
+export type Mode = "find" | "command" | "why" | "cordon" | "uncordon" | "keys"
 
 let listener: (mode: Mode) => void = () => {}
 

@@ -1,7 +1,8 @@
 import { type ReactNode, useEffect } from "react"
-import { Link } from "wouter"
+import { Link, useLocation } from "wouter"
 import { useUnanswered } from "../hub/access"
 import type { Answer } from "../hub/answer"
+import { useActions } from "../palette/actions"
 import { t } from "../text/text"
 import { Button } from "./Button"
 import { Empty, Failure, Notice, Skeleton } from "./Notice"
@@ -22,6 +23,11 @@ export function Page({ title, heading, about, links = [], actions, full, childre
   useEffect(() => {
     document.title = `${title} · Orrery`
   }, [title])
+  const [, navigate] = useLocation()
+  useActions(
+    () => links.map(([href, text]) => ({ id: `link.${href}`, title: text, section: title, run: () => navigate(href) })),
+    [title, JSON.stringify(links)],
+  )
   return (
     <div className={`page ${full ? "full" : ""}`}>
       <header className="page-head">
@@ -97,7 +103,15 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
 }
 
 /** A table of few rows; many go to the table of objects. */
-export function SmallTable({ label, head, rows }: { label: string; head: string[]; rows: { key: string; cells: ReactNode[] }[] }) {
+type TableProps = {
+  label: string
+  head: string[]
+  rows: { key: string; cells: ReactNode[] }[]
+  /** Called with the key of the row that gets the focus. */
+  onRow?: (key: string) => void
+}
+
+export function SmallTable({ label, head, rows, onRow }: TableProps) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls is reached by keyboard.
     <section className="small-table" aria-label={label} tabIndex={0}>
@@ -114,7 +128,7 @@ export function SmallTable({ label, head, rows }: { label: string; head: string[
         </thead>
         <tbody>
           {rows.map((row) => (
-            <tr key={row.key}>
+            <tr key={row.key} data-row={row.key} onFocus={onRow && (() => onRow(row.key))}>
               {row.cells.map((cell, i) => (
                 // biome-ignore lint/suspicious/noArrayIndexKey: columns do not move.
                 <td key={i} data-label={head[i]}>

@@ -43,6 +43,12 @@ export interface ExplainedCluster {
   result?: Result
 }
 
+export interface Wait {
+  for: string
+  message: string
+  clusters?: string[]
+}
+
 export interface Explanation {
   of: ExplainedObject
   state: "Placed" | "Waiting" | "Nowhere" | "Unclaimed" | "Reserved" | "Unknown"
@@ -65,7 +71,7 @@ export interface Explanation {
   }
   clusters?: ExplainedCluster[]
   hidden?: number
-  waits?: { for: string; message: string; clusters?: string[] }[]
+  waits?: Wait[]
   overrides?: ExplainedPolicy[]
   follow?: ExplainedObject[]
   followMore?: number

@@ -2,7 +2,9 @@ import { useState } from "react"
 import { Link, useSearchParams } from "wouter"
 import { useGet } from "../hub/answer"
 import { fleet } from "../hub/client"
+import { freshnessIn } from "../hub/freshness"
 import { clusterLink, objectLink, parseOf, type Ref, whyLink } from "../hub/link"
+import { useFleet } from "../hub/live"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
 import { Button } from "../part/Button"
@@ -94,19 +96,14 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
         </thead>
         <tbody>
           {rows.map((r) => (
-            <tr key={r.cluster} data-tone={r.tone}>
+            <tr key={r.cluster} data-row={r.cluster} data-tone={r.tone}>
               <th scope="row">
                 <Link href={clusterLink(r.cluster)}>{r.cluster}</Link>
                 {!r.placed && <Badge>{t("placement.notPlaced")}</Badge>}
               </th>
               <td data-label={t("placement.health")}>
                 <Mark tone={r.tone}>{t(r.state === "Present" ? `placement.${r.health}` : `placement.${r.state}State`)}</Mark>
-                {r.lastSeen && (
-                  <span className="muted">
-                    {" "}
-                    <Age since={r.lastSeen} />
-                  </span>
-                )}
+                <LastSeen cluster={r.cluster} stale={r.lastSeen} />
                 {r.message && <p className="matrix-why selectable">{r.message}</p>}
               </td>
               {replicas && <td data-label={t("object.ready")}>{r.replicas && <Replicas of={r.replicas} />}</td>}
@@ -152,6 +149,17 @@ function Grid({ rows, subject, onDiff }: { rows: MatrixRow[]; subject: Ref; onDi
         </tbody>
       </table>
     </section>
+  )
+}
+
+function LastSeen({ cluster, stale }: { cluster: string; stale?: string }) {
+  const { state, since } = freshnessIn(useFleet(), cluster, stale)
+  if (state === "current" || !since) return null
+  return (
+    <span className="muted">
+      {" "}
+      <Age since={since} />
+    </span>
   )
 }
 

@@ -2,9 +2,13 @@ import { Link, useSearchParams } from "wouter"
 import { useAnswer } from "../hub/answer"
 import { list, type Obj } from "../hub/client"
 import { type Rights, scopes, somewhere, useRights, where } from "../hub/rights"
+import { useActions } from "../palette/actions"
 import { Age } from "../part/Age"
 import { Answered } from "../part/Answered"
+import { useAddress } from "../part/address"
 import { Button } from "../part/Button"
+import { Filter } from "../part/Filter"
+import { hasWords } from "../part/filter"
 import { Mark, toneOf } from "../part/Mark"
 import { Menu, MenuItem } from "../part/Menu"
 import { Empty } from "../part/Notice"
@@ -48,6 +52,13 @@ function Policies() {
     const to = places(rights, kind, "create")
     setParams({ kind, ...(kinds[kind].namespaced ? { namespace: to.everywhere ? "default" : (to.namespaces[0] ?? "") } : {}) })
   }
+  const [params, set] = useAddress()
+  const words = params.get("q") ?? ""
+  const found = (answer.data ?? []).filter((o) => hasWords(words, [o.kind, `${o.metadata.namespace ?? ""}/${o.metadata.name}`]))
+  useActions(
+    () => writable.map((kind) => ({ id: `policy.new.${kind}`, section: t("policy.title"), title: `${t("policy.new")}: ${kind}`, run: () => make(kind) })),
+    [writable.join()],
+  )
   return (
     <Page
       title={t("policy.title")}
@@ -67,7 +78,9 @@ function Policies() {
       <Answered answer={answer} />
       {rights && readable.length === 0 && <Empty title={t("policy.refused")}>{t("policy.refusedMore")}</Empty>}
       {answer.data && readable.length > 0 && answer.data.length === 0 && <Empty title={t("policy.none")}>{t("policy.noneMore")}</Empty>}
-      {answer.data && answer.data.length > 0 && <Table policies={answer.data} />}
+      {answer.data && answer.data.length > 0 && <Filter label={t("policy.filter")} value={words} onChange={(q) => set("q", q)} />}
+      {answer.data && answer.data.length > 0 && found.length === 0 && <Empty title={t("policy.noneMatch")} />}
+      {found.length > 0 && <Table policies={found} />}
     </Page>
   )
 }

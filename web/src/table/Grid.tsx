@@ -1,10 +1,10 @@
 import { type KeyboardEvent, memo, type ReactNode, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react"
-import type { Row, Window } from "../hub/live"
+import { type Row, useFleet, type Window } from "../hub/live"
 import { Age } from "../part/Age"
 import { Icon } from "../part/Icon"
 import { Dot } from "../part/Mark"
 import { t } from "../text/text"
-import { cellOf, nextSort, type Shown, textOf, toneOfCell } from "./columns"
+import { cellOf, freshnessOfRow, nextSort, type Shown, staleColumn, textOf, toneOfCell } from "./columns"
 import { asked, type Frame, heightOf, moved, ratioOf, reveal, visible } from "./rows"
 import { idOf } from "./selection"
 
@@ -107,6 +107,8 @@ export function Grid(p: Props) {
   const template = `32px ${p.columns.map((c) => c.width).join(" ")}`
   const least = p.columns.reduce((sum, c) => sum + (Number.parseInt(/\d+/.exec(c.width)?.[0] ?? "80", 10) || 80), 32)
   const scrollTop = top / ratio
+  const fleet = useFleet()
+  const stale = staleColumn(w.columns)
   const rows: ReactNode[] = []
   const pool = Math.ceil(frame.view / frame.row) + 10
   // What rows call stays the same, so that scrolling draws only those that are new.
@@ -123,6 +125,7 @@ export function Grid(p: Props) {
   )
   for (let i = first; i < first + count; i++) {
     const row = rowAt(i)
+    const is = row && freshnessOfRow(fleet, row, stale)
     const y = ratio === 1 ? i * frame.row : scrollTop + (i * frame.row - top)
     rows.push(
       <GridRow
@@ -138,6 +141,9 @@ export function Grid(p: Props) {
         template={template}
         current={!!row && row === p.current}
         selected={!!row && p.selected.has(idOf(row))}
+        old={is !== undefined && is.state !== "current"}
+        since={is?.since}
+        stale={stale}
       />,
     )
   }
@@ -206,10 +212,14 @@ type RowProps = {
   narrow: boolean
   current: boolean
   selected: boolean
+  /** The row is the last that was known, as of since. */
+  old: boolean
+  since?: string
+  stale: number
   act: Acts
 }
 
-const GridRow = memo(function GridRow({ index, row, y, height, template, columns, narrow, current, selected, act }: RowProps) {
+const GridRow = memo(function GridRow({ index, row, y, height, template, columns, narrow, current, selected, old, since, stale, act }: RowProps) {
   const at = { transform: `translateY(${y}px)`, height, gridTemplateColumns: narrow ? undefined : template }
   if (!row) {
     return (
@@ -220,7 +230,7 @@ const GridRow = memo(function GridRow({ index, row, y, height, template, columns
       </div>
     )
   }
-  const look = `grid-row ${current ? "current" : ""} ${selected ? "selected" : ""} ${row.deleted ? "leaving" : ""}`
+  const look = `grid-row ${current ? "current" : ""} ${selected ? "selected" : ""} ${row.deleted ? "leaving" : ""} ${old ? "last-known" : ""}`
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: keys go to the grid, which knows the current row.
     <div id={`row-${index}`} role="row" aria-rowindex={index + 2} aria-selected={selected} className={look} style={at} onClick={() => act.onAt(index, row)}>
@@ -228,11 +238,11 @@ const GridRow = memo(function GridRow({ index, row, y, height, template, columns
         <input type="checkbox" tabIndex={-1} aria-label={t("table.select", { name: row.name })} checked={selected} onChange={() => act.onToggle(row)} />
       </span>
       {narrow ? (
-        <NarrowCells row={row} columns={columns} link={act.link(row)} onOpen={() => act.onOpen(row)} />
+        <NarrowCells row={row} columns={columns} since={since} stale={stale} link={act.link(row)} onOpen={() => act.onOpen(row)} />
       ) : (
         columns.map((c) => (
           <span key={c.name} role="gridcell" className={c.name === "Name" ? "grid-name" : undefined}>
-            <Cell row={row} column={c} link={act.link(row)} onOpen={() => act.onOpen(row)} />
+            {since && c.index === stale ? <Age since={since} /> : <Cell row={row} column={c} link={act.link(row)} onOpen={() => act.onOpen(row)} />}
           </span>
         ))
       )}
@@ -269,11 +279,13 @@ function Cell({ row, column, link, onOpen }: { row: Row; column: Shown; link: st
 }
 
 /** On a phone a row is two lines: the name and its state, and below it where it is and the rest. */
-function NarrowCells({ row, columns, link, onOpen }: { row: Row; columns: Shown[]; link: string; onOpen: () => void }) {
+type NarrowProps = { row: Row; columns: Shown[]; since?: string; stale: number; link: string; onOpen: () => void }
+
+function NarrowCells({ row, columns, since, stale, link, onOpen }: NarrowProps) {
   const name = columns.find((c) => c.name === "Name")
   const states = columns.filter((c) => toneOfCell(c.name, textOf(cellOf(row, c))) !== "plain")
   const state = states.find((c) => c.name === "Status") ?? states[0]
-  const rest = columns.filter((c) => c !== name && c !== state && c.name !== "Age").map((c) => textOf(cellOf(row, c)))
+  const rest = columns.filter((c) => c !== name && c !== state && c.name !== "Age" && !(since && c.index === stale)).map((c) => textOf(cellOf(row, c)))
   return (
     <span role="gridcell" className="narrow-cells">
       <span className="narrow-line">
@@ -282,6 +294,11 @@ function NarrowCells({ row, columns, link, onOpen }: { row: Row; columns: Shown[
       </span>
       <span className="narrow-line muted">
         <span className="grid-text">{rest.filter((text) => text && text !== "<none>").join(" · ")}</span>
+        {since && (
+          <span>
+            {t("table.asOf")} <Age since={since} />
+          </span>
+        )}
         <Age since={row.created} />
       </span>
     </span>

@@ -1,5 +1,6 @@
 /** Pure: which columns of a window are shown, how wide, and how cells look. */
 import type { Column } from "../hub/client"
+import { type Fleet, type Freshness, freshnessIn } from "../hub/freshness"
 import type { Row } from "../hub/live"
 import { type Tone, toneOf } from "../part/Mark"
 
@@ -33,6 +34,22 @@ export function everyColumn(columns: Column[], o: { namespaced: boolean; kinds: 
 export function cellOf(row: Row, column: { index: number; name: string }): unknown {
   if (column.index === -1) return row.namespace
   return row.cells[column.index]
+}
+
+/**
+ * The column for the age of rows, which the API adds while some are stale. Events have one of
+ * that name.
+ */
+export function staleColumn(columns: Column[]): number {
+  const last = columns.length - 1
+  return columns[last]?.name === "Last Seen" ? last : -1
+}
+
+/** How old a row is. The cells are texts such as 2m42s, as of the moment of the answer. */
+export function freshnessOfRow(fleet: Fleet, row: Row, stale: number): Freshness & { text?: string } {
+  const text = stale < 0 ? "now" : textOf(row.cells[stale])
+  const is = freshnessIn(fleet, row.cluster, text === "now" || text === "" ? undefined : "")
+  return is.state === "behind" ? { ...is, text } : is
 }
 
 export function textOf(cell: unknown): string {

@@ -1,11 +1,11 @@
 import { useCallback, useMemo, useRef, useState } from "react"
 import { useLocation, useSearch as useURL } from "wouter"
 import { StatusError } from "../hub/client"
+import { freshness, toneOfFreshness } from "../hub/freshness"
 import { findKind, lastKinds, useKindsOf } from "../hub/kinds"
-import { groupOf, objectLink } from "../hub/link"
+import { groupOf, objectLink, placementsLink, whyLink } from "../hub/link"
 import { type Row, useFleet, useWindow, type Window } from "../hub/live"
 import { nothing } from "../hub/window"
-import { toneOfCluster } from "../layout/lag"
 import { useActions } from "../palette/actions"
 import { openPalette } from "../palette/open"
 import { useAge } from "../part/Age"
@@ -31,6 +31,8 @@ import "./table.css"
 
 const Bulk = later(() => import("./Bulk"), 0)
 const groupings = ["cluster", "namespace", "kind", "phase"] as const
+
+const refOf = (row: Row) => ({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name })
 
 export default function TablePage() {
   const url = useURL()
@@ -93,8 +95,7 @@ export default function TablePage() {
   )
 
   const kindOf = (row: Row) => findKind(kinds ?? [], groupOf(row.apiVersion) ? `${row.kind}.${groupOf(row.apiVersion)}` : row.kind)
-  const link = (row: Row, tab?: string) =>
-    objectLink({ cluster: row.cluster, kind: row.kind, group: groupOf(row.apiVersion), namespace: row.namespace, name: row.name }, tab ? { tab } : {})
+  const link = (row: Row, tab?: string) => objectLink(refOf(row), tab ? { tab } : {})
   // The cursor is on a row, wherever that goes; at a place only until the row there is known.
   const seat = window.rows.findIndex((row, i) => (cursor.row ? idOf(row) === idOf(cursor.row) : i + window.offset === cursor.index))
   const current = window.rows[seat]
@@ -102,6 +103,12 @@ export default function TablePage() {
   const targets = selected.size ? [...selected.values()] : current ? [current] : []
   const acts = kind ? actsOf(kind) : actsOfAll(targets.flatMap((row) => kindOf(row) ?? []))
   const begin = (act: Act) => targets.length > 0 && targets.every(kindOf) && setDoing({ act, rows: targets })
+
+  const toHub = () => set({ hub: !state.hub, q: "", sort: "", group: "" })
+  const groupChoices = [
+    { value: "", label: t("table.noGroup") },
+    ...groupings.filter((g) => all || g !== "kind").map((g) => ({ value: g, label: t(`table.${g}`) })),
+  ]
 
   useActions(() => {
     const section = t("table.rows")
@@ -138,6 +145,18 @@ export default function TablePage() {
       to("edit", "e", t("object.edit"), "yaml"),
       to("yaml", "y", t("object.yaml"), "yaml"),
       { id: "table.mark", section, keys: "x", title: t("table.mark"), run: () => current && setSelected((s) => toggle(s, current)) },
+      ...(state.hub && current
+        ? [
+            { id: "table.why", section, keys: "w", title: t("object.why"), run: () => navigate(whyLink(refOf(current))) },
+            { id: "table.placements", section, keys: "p", title: t("object.placements"), run: () => navigate(placementsLink(refOf(current))) },
+          ]
+        : []),
+      ...(selected.size ? [{ id: "table.unselect", section, title: t("table.unselect"), run: () => setSelected(new Map()) }] : []),
+      ...(state.q ? [{ id: "table.clear", section, title: t("table.clearQuery"), run: () => set({ q: "" }) }] : []),
+      { id: "table.hub", section, title: t(state.hub ? "palette.ofFleet" : "palette.ofHub"), words: "hub", run: toHub },
+      ...(state.hub
+        ? []
+        : groupChoices.map((g) => ({ id: `table.group.${g.value}`, section, title: `${t("table.group")}: ${g.label}`, run: () => set({ group: g.value }) }))),
       ...acts.map((a) => ({
         id: `table.${a}`,
         section,
@@ -164,19 +183,11 @@ export default function TablePage() {
       about={<Count window={window} />}
       actions={
         <>
-          <Button aria-pressed={state.hub} title={t("table.hubAbout")} onClick={() => set({ hub: !state.hub, q: "", sort: "", group: "" })}>
+          <Button aria-pressed={state.hub} title={t("table.hubAbout")} onClick={toHub}>
             {t("table.hub")}
           </Button>
           <Menu trigger={<SignButton sign="group" label={t("table.group")} disabled={state.hub} aria-pressed={state.group !== ""} />}>
-            <MenuChoice
-              label={t("table.group")}
-              value={state.group}
-              onChange={(group) => set({ group })}
-              options={[
-                { value: "", label: t("table.noGroup") },
-                ...groupings.filter((g) => all || g !== "kind").map((g) => ({ value: g, label: t(`table.${g}`) })),
-              ]}
-            />
+            <MenuChoice label={t("table.group")} value={state.group} onChange={(group) => set({ group })} options={groupChoices} />
           </Menu>
           <Menu trigger={<SignButton sign="columns" label={t("table.columns")} />}>
             {narrow && (
@@ -291,8 +302,8 @@ function Trouble({ window: w }: { window: Window }) {
 type NothingProps = { window: Window; name: string; q: string; all: boolean; hub: boolean; onClear: () => void }
 
 function Nothing({ window: w, name, q, all, hub, onClear }: NothingProps) {
-  const { clusters } = useFleet()
-  const away = clusters.filter((c) => toneOfCluster(c) === "unknown").length
+  const fleet = useFleet()
+  const away = fleet.clusters.filter((c) => toneOfFreshness(freshness(fleet, c.name)) === "unknown").length
   if (w.state === "loading") {
     return (
       <div className="grid-loading" role="row">

@@ -4,6 +4,10 @@ import en from "./en"
 export type Texts = typeof en
 export type Key = { [F in keyof Texts]: `${F & string}.${keyof Texts[F] & string}` }[keyof Texts]
 export type Language = "en" | "zh"
+export const languages: { value: Language; label: string }[] = [
+  { value: "en", label: "English" },
+  { value: "zh", label: "简体中文" },
+]
 
 const stored = "orrery.language"
 const language = store<Language>("en")

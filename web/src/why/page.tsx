@@ -10,7 +10,7 @@ import { Facts, Page, Section, SmallTable } from "../part/Page"
 import type { ExplainedCluster, ExplainedObject, ExplainedPolicy, Explanation, Verdict } from "../placement/explained"
 import { policyLink } from "../policy/link"
 import { t, time } from "../text/text"
-import { groups, known, outdated, type Stand } from "./why"
+import { groups, known, outdated, type Stand, texts } from "./why"
 import "../cluster/cluster.css"
 import "./why.css"
 
@@ -57,14 +57,15 @@ function Why({ of, subject }: { of: string; subject: Ref }) {
 
 function Explained({ e }: { e: Explanation }) {
   const old = outdated(e)
+  const { message, waits, outcome } = texts(e)
   return (
     <>
       <div className="why-state">
         <Mark tone={stateTones[e.state]}>{t(`why.${e.state}`)}</Mark>
-        <p className="selectable">{e.message}</p>
+        <p className="selectable">{message}</p>
       </div>
       {old && <Notice tone="unknown">{t(`why.${old}Old`)}</Notice>}
-      {(e.waits ?? []).map((w) => (
+      {waits.map((w) => (
         <Notice key={`${w.for} ${w.message}`} tone={w.for === "Cluster" ? "unknown" : "warn"} title={t("why.waits")}>
           {w.message}
           {w.clusters && <span className="muted"> ({w.clusters.join(", ")})</span>}
@@ -80,7 +81,7 @@ function Explained({ e }: { e: Explanation }) {
                   <Age since={e.decision.time} /> · {time(e.decision.time)}
                 </span>,
               ],
-              [t("why.outcome"), `${e.decision.reason}${e.decision.message ? `: ${e.decision.message}` : ""}`],
+              [t("why.outcome"), outcome],
               [t("why.generation"), t("why.generationOf", { decided: e.decision.generation ?? 0, now: e.of.generation ?? 0 })],
               ...(e.decision.policyGeneration ? [[t("why.policyGeneration"), e.decision.policyGeneration] as [string, number]] : []),
               ...(e.decision.replicas !== undefined

@@ -1,4 +1,4 @@
-import type { ExplainedCluster, Explanation } from "../placement/explained"
+import type { ExplainedCluster, Explanation, Wait } from "../placement/explained"
 
 // Why an object is, or is not, in each cluster: the stored decision, put in an order in which people ask.
 
@@ -65,4 +65,55 @@ export function outdated(e: Explanation): "object" | "policy" | "decision" | und
   if (e.decision && !e.decision.current) return "decision"
   if (e.current || e.state === "Unclaimed" || e.state === "Reserved") return undefined
   return (e.generation ?? 0) < (e.of.generation ?? 0) ? "object" : "policy"
+}
+
+export interface Texts {
+  message: string
+  waits: Wait[]
+  outcome: string
+}
+
+/**
+ * texts returns the texts of the page above its list of clusters, each sentence once. In the API
+ * the message of the decision is also the end of the summary and a wait, with a clause for each
+ * cluster.
+ */
+export function texts(e: Explanation): Texts {
+  const message = withoutClusters(e.message, e.clusters ?? [])
+  const waits = (e.waits ?? [])
+    .map((w) => ({ ...w, message: withoutClusters(w.message, e.clusters ?? []) }))
+    .filter((w, i, all) => w.clusters?.length || !(says(message, w.message) || all.findIndex((o) => o.message === w.message) < i))
+  const { reason = "", message: decided = "" } = e.decision ?? {}
+  const outcome = withoutClusters(decided, e.clusters ?? [])
+  return {
+    message,
+    waits,
+    outcome: outcome && ![message, ...waits.map((w) => w.message)].some((text) => says(text, outcome)) ? `${reason}: ${outcome}` : reason,
+  }
+}
+
+/**
+ * says reports whether a text contains another as whole clauses, so not "1 cluster" in "in 1
+ * clusters".
+ */
+function says(text: string, other: string): boolean {
+  const at = text.lastIndexOf(other)
+  if (other === "" || at < 0) return false
+  return (at === 0 || /[;:] $/.test(text.slice(0, at))) && /^(;|$)/.test(text.slice(at + other.length))
+}
+
+function withoutClusters(text: string, clusters: ExplainedCluster[]): string {
+  let cut = false
+  let rest = text
+  for (const c of clusters) {
+    for (const v of c.verdicts ?? []) {
+      const clause = `; ${c.name}: ${v.message}`
+      const at = v.message ? rest.indexOf(clause) : -1
+      if (at < 0 || !/^(;|$)/.test(rest.slice(at + clause.length))) continue
+      rest = rest.slice(0, at) + rest.slice(at + clause.length)
+      cut = true
+    }
+  }
+  // The number of clauses that the API left out is about the clusters, too.
+  return cut ? rest.replace(/; and \d+ more(?=;|$)/, "") : rest
 }

@@ -135,6 +135,47 @@ describe("on the page of an object", () => {
   })
 })
 
+test.each([
+  ["placements", "/placements", /placements\?of=/],
+  ["policies", "/policies", /policies\?kind=/],
+  ["fleet", "/", /clusters\//],
+  ["matrix", pages.matrix!, /clusters\//],
+])("in the list of the page %s j and k move, Enter opens, and / filters where there is a filter", async (_, path, opened) => {
+  const v = await visit()
+  await v.go(path)
+  await v.page.locator("#content [data-row]").first().waitFor()
+  const at = () => v.page.evaluate(() => [...document.querySelectorAll("#content [data-row]")].findIndex((row) => row.contains(document.activeElement)))
+  const pressed = async (key: string) => {
+    await v.page.keyboard.press(key)
+    return at()
+  }
+  expect([await pressed("j"), await pressed("j"), await pressed("k")]).toEqual([0, 1, 0])
+  expect(await pressed("G")).toBe((await v.page.locator("#content [data-row]").count()) - 1)
+  const filter = v.page.locator("#content input[type=search]")
+  if (await filter.count()) {
+    await v.page.keyboard.press("/")
+    expect(await filter.evaluate((e) => e === document.activeElement)).toBe(true)
+    expect(await pressed("Enter")).toBe(0)
+  }
+  await v.page.keyboard.press("Enter")
+  await v.page.waitForURL(opened)
+})
+
+test("the row that has the focus in placements is the object of w, and of the palette", async () => {
+  const v = await visit()
+  await v.go("/placements?q=hello")
+  await v.page.locator("#content [data-row]").first().waitFor()
+  await v.page.keyboard.press("j")
+  await v.page.keyboard.press("Control+k")
+  await palette(v)
+    .getByRole("option", { name: /Template/ })
+    .waitFor()
+  await v.page.keyboard.press("Escape")
+  await palette(v).waitFor({ state: "detached" })
+  await v.page.keyboard.press("w")
+  await v.page.waitForURL(/why\?of=Deployment.apps%2Fdemo%2Fhello/)
+})
+
 test("on the page of an object / looks everywhere, for it has no field of its own", async () => {
   const v = await visit()
   await v.go(pages.object!)

@@ -155,6 +155,22 @@ describe("the object's page", () => {
     await v.page.getByRole("slider").waitFor()
   })
 
+  test("a Pod that no node takes has a state, and containers that are not started", async () => {
+    await applyInOak(
+      "{apiVersion: v1, kind: Pod, metadata: {name: unplaced, namespace: default}, spec: {nodeSelector: {is: nowhere}, containers: [{name: main, image: x}]}}",
+    )
+    const v = await visit()
+    await v.go(of("Pod", "unplaced"))
+    await v.page
+      .locator(".page-about")
+      .getByText(/^Pending/)
+      .waitFor()
+    const row = v.page.getByRole("region", { name: "Containers" }).getByRole("row", { name: /main/ })
+    await row.getByText("Not started").waitFor()
+    expect(await row.textContent()).not.toContain("Not known")
+    await inOak("-n", "default", "delete", "pod", "unplaced", "--force")
+  })
+
   test("shows as YAML what the object is now", async () => {
     await applyInOak("{apiVersion: v1, kind: ConfigMap, metadata: {name: moving, namespace: default}, data: {at: first}}")
     const v = await visit()
@@ -192,6 +208,23 @@ describe("the object's page", () => {
     await rewrite(v, "name: ", `name: ${name}`)
     await v.page.getByRole("button", { name: "Review changes" }).click()
     await v.page.getByText("There is an object of this name already").waitFor()
+  })
+
+  test("takes what another page copied, with its styles, as text, and within the policy of the page", async () => {
+    const v = await visit()
+    const other = await v.context.newPage()
+    await other.setContent('<pre style="color: red">kind: <span style="color: blue">Service</span></pre>')
+    await other.keyboard.press("Control+a")
+    await other.keyboard.press("Control+c")
+    await v.page.bringToFront()
+    await v.go(`/object?kind=ConfigMap&cluster=${cluster}&namespace=default`)
+    const editor = v.page.getByRole("textbox", { name: /New object/ })
+    await editor.click()
+    await v.page.keyboard.press("Control+a")
+    await v.page.keyboard.press("Control+v")
+    await expect.poll(() => editor.textContent()).toContain("kind: Service")
+    expect(await editor.locator("[style*=color]").count()).toBe(0)
+    expect(v.seen.errors).toEqual([])
   })
 
   test("runs nothing of what objects have in them", async () => {

@@ -21,6 +21,43 @@ test("the palette finds what is at the hub, and leads to its own page", async ()
   expect(v.seen.failures).toEqual([])
 })
 
+test("the palette has every page and what the page does, and the words for an object that is named after them", async () => {
+  const v = await visit()
+  const box = v.page.getByRole("dialog").getByRole("combobox")
+  const option = (name: string | RegExp) => v.page.getByRole("dialog").getByRole("option", { name })
+  const find = async (text: string) => {
+    await v.page.keyboard.press("Control+k")
+    await box.fill(text)
+  }
+  for (const [text, name] of [
+    ["placements", /^Placements/],
+    ["theme", /Theme: Dark/],
+    ["sign out", /^Sign out/],
+    ["help", /Show the keys/],
+    ["why", /Why is an object where it is/],
+    ["cordon", "Cordon oak"],
+  ] as const) {
+    await find(text)
+    await option(name).waitFor()
+    await v.page.keyboard.press("Escape")
+    await box.waitFor({ state: "detached" })
+  }
+  await find("theme dark")
+  await v.page.keyboard.press("Enter")
+  await v.page.locator("html[data-theme=dark]").waitFor()
+  await find("why hello")
+  await option("Why hello is where it is").filter({ hasText: "Deployment" }).click()
+  await v.page.waitForURL(/why\?of=Deployment.apps%2Fdemo%2Fhello/)
+  await find("cordon birch")
+  await option("Cordon birch").waitFor()
+  await v.page.keyboard.press("Enter")
+  await v.page.waitForURL(/clusters\/birch/)
+  await v.page.getByRole("button", { name: "Place again" }).waitFor()
+  await find("place again")
+  await v.page.keyboard.press("Enter")
+  await v.page.getByRole("button", { name: "Place nothing new" }).waitFor()
+})
+
 test("and for who has rights in one namespace what is hers, with nothing refused on the way", async () => {
   const v = await visit("alice")
   await v.page.keyboard.press("Control+k")

@@ -30,6 +30,21 @@ test("why it is there, and not elsewhere: the stored decision in words", async (
   await v.page.getByText("No policy may claim it", { exact: true }).waitFor()
 })
 
+test("why it is placed nowhere is said once, above the clusters", async () => {
+  await apply(
+    `{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: ConfigMap, metadata: {name: nowhere, namespace: shop}},
+    {apiVersion: policy.orrery.dev/v1alpha1, kind: PropagationPolicy, metadata: {name: nowhere, namespace: shop}, spec: {
+    resourceSelectors: [{apiVersion: v1, kind: ConfigMap, name: nowhere}], placement: {clusterAffinity: {clusterNames: [maple]}}}}]}`,
+  )
+  const v = await visit()
+  await v.go("/why?of=ConfigMap/shop/nowhere")
+  await v.page.locator(".why-list li", { hasText: "maple" }).getByText("No cluster has this name.").waitFor()
+  const body = (await v.page.locator("#content").textContent()) ?? ""
+  expect(body.split("selects no cluster of the fleet").length - 1).toBe(1)
+  expect(body.split("names a cluster that was never joined").length - 1).toBe(1)
+  await kubectl("-n", "shop", "delete", "propagationpolicy/nowhere", "configmap/nowhere")
+})
+
 test("what changed in the fleet, one row for the same change in several clusters", async () => {
   await kubectl("-n", "shop", "annotate", "deployment", "web", `example.com/at=${Date.now()}`, "--overwrite")
   const v = await visit()

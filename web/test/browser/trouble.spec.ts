@@ -18,6 +18,8 @@ test("a slash leads to the field by which a page is filtered, and what changed i
     ["/", "Filter clusters"],
     ["/changes?type=Pod&since=-1d", "Filter changes"],
     ["/table", "Query"],
+    ["/placements", "Filter placements"],
+    ["/policies", "Filter policies"],
   ] as const) {
     await v.go(path)
     await settled(v.page)

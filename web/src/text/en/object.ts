@@ -61,6 +61,7 @@ export default {
   clusters: "Clusters",
   ready: "Ready",
   notReady: "Not ready",
+  notStarted: "Not started",
   itsPods: "Its pods",
   node: "Node",
   taints: "Taints",

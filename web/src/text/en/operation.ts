@@ -55,4 +55,6 @@ export default {
   removed: "to be taken out",
   kept: "in the cluster",
   hostsDiffer: "The spec differs from what was applied: an operation brings the hosts to it.",
+  filter: "Filter operations",
+  noneMatch: "No operation matches",
 }

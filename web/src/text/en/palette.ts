@@ -20,4 +20,10 @@ export default {
   showKeys: "Show the keys",
   inNamespace: "{kind} in {namespace}",
   onHub: "On the hub",
+  why: "Why is an object where it is…",
+  cordon: "Cordon a cluster…",
+  uncordon: "Uncordon a cluster…",
+  cordonOf: "Cordon {name}",
+  uncordonOf: "Uncordon {name}",
+  ofFleet: "Objects of clusters",
 }

@@ -38,4 +38,6 @@ export default {
   diffTitle: "Rendered and live in {cluster}",
   diffAbout: "Lines with a minus are rendered by the hub, those with a plus are live in the cluster. Defaults and status of the cluster are among them.",
   nothingLive: "There is nothing to compare",
+  filter: "Filter placements",
+  noneMatch: "No placement matches",
 }

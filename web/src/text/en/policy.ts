@@ -133,4 +133,6 @@ export default {
   bothAffinities: "Either clusters, or groups of clusters: take one away in the YAML.",
   needsGroupName: "Give the group a name.",
   badWeight: "A whole number from 1.",
+  filter: "Filter policies",
+  noneMatch: "No policy matches",
 }

@@ -34,6 +34,7 @@ export default {
   refused: "This is not answered",
   unknown: "Nobody can say now",
   unknownMore: "It is asked again by itself.",
+  asOf: "Last seen",
   stale: "Not current: as it was {age} ago. Trying again.",
   select: "Select {name}",
   selected: "{n} selected",

@@ -61,6 +61,7 @@ export default {
   clusters: "集群",
   ready: "就绪",
   notReady: "未就绪",
+  notStarted: "未启动",
   itsPods: "其 Pod",
   node: "节点",
   taints: "污点",

@@ -55,4 +55,6 @@ export default {
   removed: "将移出",
   kept: "在集群中",
   hostsDiffer: "规格与已应用的不同：会有一个操作使主机符合规格。",
+  filter: "筛选操作",
+  noneMatch: "没有匹配的操作",
 }

@@ -20,4 +20,10 @@ export default {
   showKeys: "显示快捷键",
   inNamespace: "{namespace} 中的 {kind}",
   onHub: "在枢纽上",
+  why: "对象为何在此…",
+  cordon: "停止调度到集群…",
+  uncordon: "恢复调度到集群…",
+  cordonOf: "停止调度到 {name}",
+  uncordonOf: "恢复调度到 {name}",
+  ofFleet: "集群的对象",
 }

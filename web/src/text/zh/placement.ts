@@ -38,4 +38,6 @@ export default {
   diffTitle: "{cluster} 中的渲染结果与实际",
   diffAbout: "减号行由枢纽渲染，加号行是集群中的实际内容，其中包括集群的默认值和状态。",
   nothingLive: "没有可比较的内容",
+  filter: "筛选分发",
+  noneMatch: "没有匹配的分发",
 }

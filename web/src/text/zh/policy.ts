@@ -133,4 +133,6 @@ export default {
   bothAffinities: "集群与集群组只能二选一：请在 YAML 中删除其一。",
   needsGroupName: "请为组命名。",
   badWeight: "须为不小于 1 的整数。",
+  filter: "筛选策略",
+  noneMatch: "没有匹配的策略",
 }

@@ -34,6 +34,7 @@ export default {
   refused: "此查询被拒绝",
   unknown: "目前无法得知",
   unknownMore: "将自动重试。",
+  asOf: "最近可见",
   stale: "并非最新：这是 {age}前的状态。正在重试。",
   select: "选择 {name}",
   selected: "已选择 {n} 个",

@@ -1,0 +1,16 @@
+import { get, patch, type StatusError } from "../hub/client"
+import { clusterPath } from "./api"
+import { type Cluster, retaint, type Taint } from "./cluster"
+
+/**
+ * Puts or takes a taint. The list is replaced as a whole, for its version. Another write in between is a
+ * conflict, after which it is tried again: the hub writes the status of Clusters often.
+ */
+export async function setTaint(name: string, taint: Taint, on: boolean, tries = 5): Promise<void> {
+  const { metadata, spec } = await get<Cluster & { metadata: { resourceVersion: string } }>(clusterPath(name))
+  const { resourceVersion } = metadata
+  await patch(clusterPath(name), { metadata: { resourceVersion }, spec: { taints: retaint(spec.taints, taint, on) } }).catch((e: StatusError) => {
+    if (!e.conflict || tries === 1) throw e
+    return setTaint(name, taint, on, tries - 1)
+  })
+}

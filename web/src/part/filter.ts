@@ -1,0 +1,8 @@
+/** Pure: whether each word is somewhere in the texts. */
+export function hasWords(words: string, texts: (string | undefined)[]): boolean {
+  const text = texts.join(" ").toLowerCase()
+  return words
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => text.includes(word))
+}
