@@ -63,7 +63,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const { clusters } = fleet
   const all = useAllActions()
   const asCommand = typed.startsWith(":")
-  // A command is of all that is typed, however soon Enter follows; what is found may come a moment later.
+  // Commands and actions are those of all that is typed, however soon Enter follows; what is found may come a moment later.
   const now = typed.replace(/^:/, "").trim()
   const text = useDeferredValue(now)
   const mayCordon = useCan({ verb: "patch", group: "cluster.orrery.dev", resource: "clusters" })
@@ -72,7 +72,7 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
   const { found, loading } = useObjects(asCommand || verb ? "" : text)
   const names = useNames(verb ? (verb.act === "why" ? verb.name : "") : asCommand ? "" : text)
   const [failed, setFailed] = useState<StatusError>()
-  const lower = text.toLowerCase()
+  const lower = now.toLowerCase()
   const go = (href: string) => {
     onClose()
     navigate(href)
@@ -117,6 +117,8 @@ function Find({ start, onClose }: { start: string; onClose: () => void }) {
       value={chosen !== undefined && values.includes(chosen) ? chosen : values[0]}
       onValueChange={(value) => byHand.current && setChosen(value)}
       onKeyDownCapture={(e) => {
+        // What is shown was found for less than what is typed.
+        if (e.key === "Enter" && text !== now && !exact && actionsFound.length === 0) e.preventDefault()
         if (/^(Arrow|Home|End|n$|p$|j$|k$)/.test(e.key) && (e.ctrlKey || e.key.length > 1)) byHand.current = true
       }}
       onPointerMoveCapture={() => {

@@ -54,6 +54,7 @@ test("the palette has every page and what the page does, and the words for an ob
   await v.page.waitForURL(/clusters\/birch/)
   await v.page.getByRole("button", { name: "Place again" }).waitFor()
   await find("place again")
+  await option(/^Place again/).waitFor()
   await v.page.keyboard.press("Enter")
   await v.page.getByRole("button", { name: "Place nothing new" }).waitFor()
 })
