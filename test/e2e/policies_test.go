@@ -576,7 +576,6 @@ func TestMemberContext(t *testing.T) {
 	for name, args := range map[string][]string{
 		"Exec":        {"exec", "web", "--", "true"},
 		"Logs":        {"logs", "web", "-c", "no-such-container"},
-		"PortForward": {"port-forward", "web", ":80"},
 		"NoSuchPod":   {"logs", "nobody"},
 		"NoSuchKind":  {"get", "gadgets"},
 		"BadManifest": {"create", "configmap", "Bad_Name"},
