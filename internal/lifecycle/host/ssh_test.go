@@ -267,9 +267,9 @@ func (zeros) Read(p []byte) (int, error) {
 // TestIdle checks that a host without output does not count as silent.
 func TestIdle(t *testing.T) {
 	d := server.trusting(t)
-	d.KeepAlive = 300 * time.Millisecond
+	d.KeepAlive = 3 * time.Second
 	c := connect(t, d, server.target("root"))
-	if err := c.Run(t.Context(), []string{"sleep", "1.5"}, nil, nil); err != nil {
+	if err := c.Run(t.Context(), []string{"sleep", "7"}, nil, nil); err != nil {
 		t.Error(err)
 	}
 }
