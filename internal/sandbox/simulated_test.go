@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -62,7 +61,7 @@ func TestNodesAreTakenOver(t *testing.T) {
 	lease := func() string {
 		t.Helper()
 		holder := ""
-		testenv.Eventually(t, "the node has a lease", time.Minute, func() error {
+		testenv.Eventually(t, "the node has a lease", testenv.Patience, func() error {
 			l, err := c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "oak-1", metav1.GetOptions{})
 			if err == nil && l.Spec.HolderIdentity != nil {
 				holder = *l.Spec.HolderIdentity
@@ -88,11 +87,11 @@ func TestNodesAreTakenOver(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
 		},
 	}}
-	testenv.Eventually(t, "create a ReplicationController", time.Minute, func() error {
+	testenv.Eventually(t, "create a ReplicationController", testenv.Patience, func() error {
 		_, err := c.CoreV1().ReplicationControllers("default").Create(ctx, web, metav1.CreateOptions{})
 		return err
 	})
-	testenv.Eventually(t, "its pod is ready", time.Minute, func() error {
+	testenv.Eventually(t, "its pod is ready", testenv.Patience, func() error {
 		rc, err := c.CoreV1().ReplicationControllers("default").Get(ctx, "web", metav1.GetOptions{})
 		if err == nil && rc.Status.ReadyReplicas != 1 {
 			err = fmt.Errorf("%d are ready", rc.Status.ReadyReplicas)
@@ -110,7 +109,7 @@ func TestNodesAreTakenOver(t *testing.T) {
 	if want := "This container is simulated: no program runs in it.\n"; err != nil || string(log) != want {
 		t.Errorf("the log is %q (%v), want %q", log, err, want)
 	}
-	testenv.Eventually(t, "the quota counts the pod", time.Minute, func() error {
+	testenv.Eventually(t, "the quota counts the pod", testenv.Patience, func() error {
 		q, err := c.CoreV1().ResourceQuotas("default").Get(ctx, "pods", metav1.GetOptions{})
 		if used := q.Status.Used[corev1.ResourcePods]; err == nil && used.Value() != 1 {
 			err = fmt.Errorf("it counts %s", used.String())
