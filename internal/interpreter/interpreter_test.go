@@ -882,16 +882,44 @@ func TestAggregateOthers(t *testing.T) {
 			},
 			map[string]any{"active": int64(1), "ready": int64(1), "succeeded": int64(2), "startTime": "2026-01-01T00:00:05Z"},
 		},
-		"JobFailedSomewhere": {
+		"JobFailsSomewhere": {
 			`{apiVersion: batch/v1, kind: Job, status: {startTime: "2026-01-01T00:00:05Z"}}`,
 			[]Report{
 				report(t, "a", true, map[string]any{"failed": 1, "failure": "BackoffLimitExceeded", "startTime": "2026-01-01T00:00:05Z"}),
 				report(t, "b", true, map[string]any{"active": 1, "ready": 1, "startTime": "2026-01-01T00:00:06Z"}),
-				report(t, "c", false, nil),
+				report(t, "c", true, map[string]any{"succeeded": 1, "completionTime": "2026-01-01T00:00:08Z"}),
 			},
-			map[string]any{"failed": int64(1), "startTime": "2026-01-01T00:00:05Z", "conditions": []any{
-				map[string]any{"type": "FailureTarget", "status": "True", "reason": "BackoffLimitExceeded", "message": "Failed in a.", "lastTransitionTime": now, "lastProbeTime": now},
-				map[string]any{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Failed in a.", "lastTransitionTime": now, "lastProbeTime": now},
+			map[string]any{
+				"active": int64(1), "ready": int64(1), "succeeded": int64(1), "failed": int64(1), "startTime": "2026-01-01T00:00:05Z",
+				"conditions": []any{jobCondition("FailureTarget", now)},
+			},
+		},
+		"JobFailsBesideAClusterThatSaysNothing": {
+			`{apiVersion: batch/v1, kind: Job, status: {startTime: "2026-01-01T00:00:05Z"}}`,
+			[]Report{report(t, "a", true, map[string]any{"failed": 1, "failure": "BackoffLimitExceeded"}), report(t, "c", false, nil)},
+			map[string]any{"failed": int64(1), "startTime": "2026-01-01T00:00:05Z", "conditions": []any{jobCondition("FailureTarget", now)}},
+		},
+		"JobFailed": {
+			`{apiVersion: batch/v1, kind: Job, status: {failed: 1, startTime: "2026-01-01T00:00:05Z", conditions: [
+				{type: FailureTarget, status: "True", reason: BackoffLimitExceeded, message: Failed in a., lastTransitionTime: "2026-01-01T00:00:07Z", lastProbeTime: "2026-01-01T00:00:07Z"}]}}`,
+			[]Report{
+				report(t, "a", true, map[string]any{"failed": 1, "failure": "BackoffLimitExceeded", "startTime": "2026-01-01T00:00:05Z"}),
+				report(t, "b", true, map[string]any{"succeeded": 1, "completionTime": "2026-01-01T00:00:08Z"}),
+			},
+			map[string]any{"succeeded": int64(1), "failed": int64(1), "startTime": "2026-01-01T00:00:05Z", "conditions": []any{
+				jobCondition("FailureTarget", "2026-01-01T00:00:07Z"), jobCondition("Failed", now),
+			}},
+		},
+		// The API server lets FailureTarget be taken back as little as Failed.
+		"JobFailedInAClusterThatLeft": {
+			`{apiVersion: batch/v1, kind: Job, status: {failed: 1, startTime: "2026-01-01T00:00:05Z", conditions: [
+				{type: FailureTarget, status: "True", reason: BackoffLimitExceeded, message: Failed in a., lastTransitionTime: "2026-01-01T00:00:07Z", lastProbeTime: "2026-01-01T00:00:07Z"}]}}`,
+			[]Report{
+				{Cluster: "a", Leaving: true},
+				report(t, "b", true, map[string]any{"succeeded": 1, "completionTime": "2026-01-01T00:00:08Z"}),
+			},
+			map[string]any{"succeeded": int64(1), "failed": int64(1), "startTime": "2026-01-01T00:00:05Z", "conditions": []any{
+				jobCondition("FailureTarget", "2026-01-01T00:00:07Z"), jobCondition("Failed", now),
 			}},
 		},
 		"JobOfAnEarlierVersionFailed": {
@@ -919,6 +947,11 @@ func TestAggregateOthers(t *testing.T) {
 	if _, ok := Aggregate(object(t, `{apiVersion: v1, kind: ConfigMap}`), Placing{}, nil); ok {
 		t.Error("a ConfigMap's status was aggregated")
 	}
+}
+
+// jobCondition is what the hub says of a Job that failed in cluster a.
+func jobCondition(kind, at string) map[string]any {
+	return map[string]any{"type": kind, "status": "True", "reason": "BackoffLimitExceeded", "message": "Failed in a.", "lastTransitionTime": at, "lastProbeTime": at}
 }
 
 // FuzzInterpret: nothing that a JSON decoder makes of bytes may panic, or be changed by

@@ -107,8 +107,12 @@ func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 // aggregateJob adds up a Job. The API server holds the status of a Job to rules: what is
 // finished stays finished, counters do not go back, a start time does not change. So
 // that the hub's status can always be written, a cluster that left, or that runs a Job
-// that was finished elsewhere, does not undo what was reported before. A Job that failed in
-// one cluster has failed, whatever the others still do: who waits for it waits no longer.
+// that was finished elsewhere, does not undo what was reported before.
+//
+// A Job that failed in one cluster will fail: FailureTarget says so at once, and does not go back
+// either. It is Failed once its work has ended in every cluster, as a Job of one cluster is Failed
+// once its last pod has ended: who reads Failed takes it that nothing runs, and the controller of
+// ttlSecondsAfterFinished deletes the template, and with it the copies.
 func aggregateJob(in input, status map[string]any) {
 	t, reports, now := in.template, in.reports, in.now
 	present, _, _ := unstructured.NestedFieldNoCopy(t.Object, "status")
@@ -133,15 +137,20 @@ func aggregateJob(in input, status map[string]any) {
 
 	completed := which(reports, func(r Report) bool { return r.Current && text(r.Status, "completionTime") != "" })
 	failed := which(reports, func(r Report) bool { _, ok := r.Status[keyFailure]; return ok && r.Current })
-	if len(failed) > 0 || len(reports) > 0 && len(completed) == len(reports) {
-		if start == "" {
-			start = now
-		}
+	ended := len(reports) > 0 && len(completed)+len(failed) == len(reports)
+	failure := failureTarget(conditions, reports, failed, now)
+	if ended && start == "" {
+		start = now
+	}
+	if start != "" {
 		status["startTime"] = start
-		if len(failed) > 0 {
-			status["conditions"] = failedJob(reports, failed, now)
-			return
-		}
+	}
+	switch {
+	case ended && failure != nil:
+		end := conditionState{"Failed", corev1.ConditionTrue, text(failure, "reason"), text(failure, "message")}
+		status["conditions"] = []any{failure, end.condition(nil, now, "lastProbeTime")}
+		return
+	case ended:
 		end := max(latest(reports, "completionTime"), start)
 		status["completionTime"] = end
 		status["conditions"] = []any{
@@ -151,34 +160,38 @@ func aggregateJob(in input, status map[string]any) {
 		return
 	}
 
-	if start != "" {
-		status["startTime"] = start
-	}
 	if active := sum(reports, "active"); active > 0 {
 		status["active"] = active
 		if ready := min(sum(reports, "ready"), active); ready > 0 {
 			status["ready"] = ready
 		}
 	}
+	if failure != nil {
+		status["conditions"] = []any{failure}
+	}
 	if suspended := which(reports, has(keySuspended)); len(reports) > 0 && len(suspended) == len(reports) {
-		status["conditions"] = []any{
-			conditionState{"Suspended", corev1.ConditionTrue, "JobSuspended", "Suspended in every cluster."}.condition(conditions, now, "lastProbeTime"),
-		}
+		s := conditionState{"Suspended", corev1.ConditionTrue, "JobSuspended", "Suspended in every cluster."}
+		status["conditions"] = append(list(status, "conditions"), s.condition(conditions, now, "lastProbeTime"))
 	}
 }
 
-func failedJob(reports []Report, failed []string, now string) []any {
+// failureTarget is the condition that says in which clusters a Job failed; nil where it failed in none. Where the
+// clusters that failed are not among the reports any more, it is the condition that there was.
+func failureTarget(conditions []any, reports []Report, failed []string, now string) map[string]any {
+	if len(failed) == 0 {
+		if old := condition(conditions, "FailureTarget"); old["status"] == string(corev1.ConditionTrue) {
+			return runtime.DeepCopyJSON(old)
+		}
+		return nil
+	}
 	reason := ""
 	for _, r := range reports {
-		if reason = text(r.Status, keyFailure); reason != "" {
+		if reason = text(r.Status, keyFailure); r.Current && reason != "" {
 			break
 		}
 	}
-	message := "Failed in " + naming(failed) + "."
-	return []any{
-		conditionState{"FailureTarget", corev1.ConditionTrue, reason, message}.condition(nil, now, "lastProbeTime"),
-		conditionState{"Failed", corev1.ConditionTrue, reason, message}.condition(nil, now, "lastProbeTime"),
-	}
+	s := conditionState{"FailureTarget", corev1.ConditionTrue, reason, "Failed in " + naming(failed) + "."}
+	return s.condition(conditions, now, "lastProbeTime")
 }
 
 // earliest and latest compare times as the API writes them, RFC 3339 in UTC and whole
