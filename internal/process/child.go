@@ -131,9 +131,10 @@ func (m KillMode) target(pid int) int {
 	return -pid
 }
 
-// killGrace is how long a process may take to end after SIGKILL. Only a process stuck in the kernel
-// takes longer.
-const killGrace = time.Second
+// killGrace is how long a process may take to end after SIGKILL: the kernel has to run it once more
+// and to take back its memory, which on a busy machine has taken more than a second. Only a process
+// that is stuck in the kernel takes longer.
+const killGrace = 10 * time.Second
 
 // stop sends SIGTERM, and SIGKILL at the deadline. It returns an error if the process still runs
 // after killGrace.

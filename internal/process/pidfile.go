@@ -116,7 +116,7 @@ func killLeftover(pid int, id string, mode KillMode) (bool, error) {
 	if err := syscall.Kill(mode.target(pid), syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return false, err
 	}
-	for deadline := time.Now().Add(stopBudget); runs(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(killGrace); runs(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			return false, fmt.Errorf("PID %d still runs after SIGKILL", pid)
 		}

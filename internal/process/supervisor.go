@@ -178,8 +178,8 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { disk.Unlock(f) }, nil
 }
 
-// stopBudget is how long stopping a whole plan may take.
-const stopBudget = 10 * time.Second
+// stopBudget is how long the processes of a plan may take to stop. Then they are killed.
+const stopBudget = 9 * time.Second
 
 // setStopShares gives each process a part of the budget, so that a process that hangs leaves time
 // for its dependencies. With three levels, the first one to stop has a third of the budget, and the
@@ -202,6 +202,6 @@ func setStopShares(tasks []*task) {
 	}
 	total := slices.Max(append(slices.Collect(maps.Values(levels)), 1))
 	for t, l := range levels {
-		t.stopShare = (stopBudget - killGrace) * time.Duration(l) / time.Duration(total)
+		t.stopShare = stopBudget * time.Duration(l) / time.Duration(total)
 	}
 }

@@ -271,7 +271,7 @@ func TestRunsOnce(t *testing.T) {
 	}
 }
 
-// TestStopsWhatHangs: stopping takes 10 seconds at most, with any number of processes that hang.
+// TestStopsWhatHangs: after stopBudget everything is killed, with any number of processes that hang.
 func TestStopsWhatHangs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -290,7 +290,7 @@ func TestStopsWhatHangs(t *testing.T) {
 	r.stop()
 	longest := patience
 	if os.Getenv("SOAK") != "" { // elsewhere the machine may be too busy for the budget
-		longest = stopBudget
+		longest = stopBudget + time.Second
 	}
 	select {
 	case <-r.done:
