@@ -101,9 +101,10 @@ func (e unreachedError) Unwrap() error { return e.error }
 
 // telling has requests to the hub at an address, which is from a kubeconfig at a path, fail so. What a member says to the hub is not about this kubeconfig.
 func telling(host, path string) transport.WrapperFunc {
+	var server serverOutage
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			answer, err := serverReached(r, next, host, path)
+			answer, err := server.reached(r, next, host, path)
 			_, unreached := errors.AsType[unreachedError](err)
 			if err == nil {
 				if err := cmp.Or(awayIn(answer), answeredError(r, answer, next)); err != nil {

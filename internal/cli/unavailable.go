@@ -7,15 +7,16 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
 const (
-	// serverWait bounds how long a command waits for orrery server behind the hub's API server. The
-	// API server of a busy machine declares orrery server unavailable for a few seconds after one
-	// probe that took too long.
+	// serverWait bounds how long a command waits for orrery server behind the hub's API server, with
+	// all its requests. The API server of a busy machine declares orrery server unavailable for a few
+	// seconds after one probe that took too long.
 	serverWait = 15 * time.Second
 	// serverInterval is the time between two requests in that wait.
 	serverInterval = 500 * time.Millisecond
@@ -23,19 +24,46 @@ const (
 	mostOfReason = 512
 )
 
-// serverReached sends a request. While the hub's API server cannot forward it to orrery server, a
-// request that only reads is sent again, for serverWait. The error names the server and a way out:
+// serverOutage is the time in which the requests of one command wait together for orrery server.
+// It may be used by several goroutines.
+type serverOutage struct {
+	mu  sync.Mutex
+	end time.Time // zero while the server answers
+}
+
+// over reports whether the wait is over, which begins with the first request that is not forwarded.
+func (o *serverOutage) over() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.end.IsZero() {
+		o.end = time.Now().Add(serverWait)
+	}
+	return time.Now().After(o.end)
+}
+
+// answered ends the outage.
+func (o *serverOutage) answered() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.end = time.Time{}
+}
+
+// reached sends a request. While the hub's API server cannot forward it to orrery server, a request
+// that only reads is sent again until the wait is over. The error names the server and a way out:
 // the API server's answer has neither.
-func serverReached(r *http.Request, next http.RoundTripper, host, path string) (*http.Response, error) {
-	end := time.Now().Add(serverWait)
+func (o *serverOutage) reached(r *http.Request, next http.RoundTripper, host, path string) (*http.Response, error) {
 	for {
 		answer, err := next.RoundTrip(r)
-		if err != nil || !notForwarded(r, answer) {
+		if err != nil || !forServer(r) {
 			return answer, err
+		}
+		if !notForwarded(answer) {
+			o.answered()
+			return answer, nil
 		}
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, mostOfReason))
 		_ = answer.Body.Close()
-		if reads := r.Method == http.MethodGet || r.Method == http.MethodHead; !reads || time.Now().After(end) {
+		if reads := r.Method == http.MethodGet || r.Method == http.MethodHead; !reads || o.over() {
 			return nil, unreachedError{fmt.Errorf("the hub's API server at %s (from %s) cannot reach orrery server: %s; is orrery server running? "+
 				"kubectl get apiservices shows its state", host, path, cmp.Or(strings.TrimSpace(string(text)), answer.Status))}
 		}
@@ -47,10 +75,14 @@ func serverReached(r *http.Request, next http.RoundTripper, host, path string) (
 	}
 }
 
+// forServer reports whether the hub's API server forwards a request to orrery server.
+func forServer(r *http.Request) bool {
+	return strings.Contains(r.URL.Path, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
+}
+
 // notForwarded reports whether an answer is the API server's own, about a request that it should
 // have forwarded. Answers of orrery server and of members are objects; the API server's are text.
-func notForwarded(r *http.Request, answer *http.Response) bool {
+func notForwarded(answer *http.Response) bool {
 	return answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get(fleetv1alpha1.ProxiedHeader) == "" &&
-		strings.HasPrefix(answer.Header.Get("Content-Type"), "text/plain") &&
-		strings.Contains(r.URL.Path, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
+		strings.HasPrefix(answer.Header.Get("Content-Type"), "text/plain")
 }

@@ -60,3 +60,40 @@ func TestServerUnavailable(t *testing.T) {
 		})
 	}
 }
+
+// TestRequestsWaitTogether: a command of several requests waits once for a server that does not
+// come back, and anew after the server has answered.
+func TestRequestsWaitTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := true
+		wrapped := telling("https://hub", "/k")(roundTripper(func(*http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			if down {
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			return w.Result(), nil
+		}))
+		waited := func() time.Duration {
+			began := time.Now()
+			answer, err := wrapped.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, fleetv1alpha1.ClustersPath+"/oak/mirror", nil))
+			if err == nil {
+				_ = answer.Body.Close()
+			}
+			if _, unreached := errors.AsType[unreachedError](err); unreached != down {
+				t.Errorf("it says %v", err)
+			}
+			return time.Since(began)
+		}
+		whole := serverWait + serverInterval
+		if first, second := waited(), waited(); first != whole || second != 0 {
+			t.Errorf("the first request waits %s and the second %s, want %s and 0", first, second, whole)
+		}
+		down = false
+		waited()
+		down = true
+		if again := waited(); again != whole {
+			t.Errorf("after an answer a request waits %s, want %s", again, whole)
+		}
+	})
+}
