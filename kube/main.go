@@ -1,12 +1,10 @@
-// Command orrery-kube is one multicall binary of the upstream Kubernetes
-// components that Orrery runs as child processes: it acts as the component
-// named by its own file name or, failing that, by its first argument.
+// Command orrery-kube is one multicall binary of the upstream Kubernetes components that Orrery
+// runs as child processes. Its own file name selects the component, or else its first argument.
 //
-// It is a module of its own because k8s.io/kubernetes needs a replace directive
-// for every staging module; these must not leak into the product's module.
-// The components are never run inside the orrery process: upstream installs
-// process-global signal handlers, feature gates and configz entries, and exits
-// the process on a lost lease.
+// It is a separate module because k8s.io/kubernetes needs a replace directive for every staging
+// module, which the product's module must not have. The components never run inside the orrery
+// process: upstream installs process-global signal handlers, feature gates and configz entries,
+// and exits the process when it loses a lease.
 package main
 
 import (
@@ -48,8 +46,8 @@ import (
 	kwoksignals "sigs.k8s.io/kwok/pkg/utils/signals"
 )
 
-// applets maps a component's name to its main. Each reads os.Args as if it were
-// a program of its own and returns the exit code.
+// applets maps the name of a component to its main function. The function reads os.Args as a
+// separate program would, and returns the exit code.
 var applets = map[string]func() int{
 	"etcd":                    func() int { etcdmain.Main(os.Args); return 0 },
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
@@ -82,8 +80,8 @@ func main() {
 }
 
 func runKubectl() int {
-	// Verbosity must be set before the command is built: building it already
-	// reads the kuberc file and looks for plugins.
+	// Verbosity must be set before the command is built: building it reads the kuberc file and
+	// searches for plugins.
 	if _, err := logs.GlogSetter(kubectl.GetLogVerbosity(os.Args)); err != nil {
 		fmt.Fprintln(os.Stderr, "kubectl:", err)
 		return 1
@@ -94,14 +92,14 @@ func runKubectl() int {
 	return 0
 }
 
-// runKwok runs KWOK with its own fast stages (a node is ready at once and renews its
-// lease, a pod runs and is ready at once, a Job's pod completes) unless --config names
-// others. The file that KWOK_CONTAINER_LOG names is the log of every container then. With
-// --manage-all-nodes it takes the nodes over from a KWOK that has ended.
+// runKwok runs KWOK with its own fast stages unless --config names others: a node is ready at
+// once and renews its lease, a pod runs and is ready at once, a Job's pod completes. The file
+// in KWOK_CONTAINER_LOG is then the log of every container. With --manage-all-nodes it takes
+// over the nodes of a KWOK that has ended.
 func runKwok() int {
 	if slices.Contains(os.Args, "--manage-all-nodes") {
 		if err := releaseNodes(context.Background(), flagValue("--kubeconfig")); err != nil {
-			// Only the wait for the leases is not saved.
+			// KWOK then only waits for the leases.
 			fmt.Fprintln(os.Stderr, "kwok: delete the leases of nodes:", err)
 		}
 	}
@@ -125,8 +123,8 @@ func runKwok() int {
 	}
 	command := kwok.NewCommand(ctx)
 	command.PersistentFlags().AddFlagSet(flags)
-	// Kubernetes' packages register a --version flag of another type for every program
-	// they are in; cobra must not expect its own.
+	// The packages of Kubernetes register a --version flag of another type in every program, so
+	// cobra must not add its own.
 	command.Version = ""
 	if err := command.ExecuteContext(ctx); err != nil {
 		logger.Error("run", "err", err)
@@ -135,14 +133,14 @@ func runKwok() int {
 	return 0
 }
 
-// clusterLogs gives every container the log in a file.
+// clusterLogs is a KWOK configuration in which every container has the log in one file.
 const clusterLogs = `apiVersion: kwok.x-k8s.io/v1alpha1
 kind: ClusterLogs
 metadata: {name: simulated}
 spec: {logs: [{logsFile: %q}]}
 `
 
-// flagValue returns the value of a flag of the command line; empty: it is not there.
+// flagValue returns the value of a flag on the command line; "": it is not set.
 func flagValue(name string) string {
 	for i, arg := range os.Args {
 		if value, ok := strings.CutPrefix(arg, name+"="); ok {
@@ -155,8 +153,8 @@ func flagValue(name string) string {
 	return ""
 }
 
-// releaseNodes deletes the leases of all nodes. Each start of KWOK is another holder, and would
-// wait until the leases of the one before have run out, up to 200 s.
+// releaseNodes deletes the leases of all nodes. Each KWOK process is another holder. Without
+// this it would wait until the leases of the former process expire, up to 200 s.
 func releaseNodes(ctx context.Context, kubeconfig string) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -169,8 +167,8 @@ func releaseNodes(ctx context.Context, kubeconfig string) error {
 	return c.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
-// stagesFile holds the stages, and the log of containers if it has a path, in memory; KWOK reads
-// them by name.
+// stagesFile returns a file in memory with the stages and, if log is not empty, the log of
+// containers. KWOK opens it by name.
 func stagesFile(log string) (*os.File, error) {
 	fd, err := unix.MemfdCreate("stages", unix.MFD_CLOEXEC)
 	if err != nil {

@@ -1,16 +1,17 @@
-// Command orrery-agent is what orrery runs elsewhere: on the hosts of clusters, and in clusters that dial the hub.
+// Command orrery-agent is the agent of Orrery, on the hosts of clusters and in clusters that
+// dial the hub.
 package main
 
 import (
 	"os"
 
-	_ "golang.org/x/crypto/x509roots/fallback" // for images, which have no authorities of a system
+	_ "golang.org/x/crypto/x509roots/fallback" // for images, which have no system certificates
 
 	host "orrery.dev/orrery/internal/lifecycle/agent"
 	"orrery.dev/orrery/internal/tunnel/agent"
 )
 
-// version is that of the release.
+// version is the version of the release.
 var version = "v0.0.0"
 
 func main() {

@@ -1,12 +1,13 @@
-// Package access computes which namespaces of the hub may use which clusters, from ClusterAccesses:
-// the fence between tenants and clusters. It is pure. Code that places objects of a namespace, or
-// shows them, uses a Set. Roles computes in which namespaces a user may perform an action.
+// Package access computes which namespaces of the hub may use which clusters, from
+// ClusterAccesses: the fence between tenants and clusters. It is pure. Code that places objects
+// of a namespace, or shows them, uses a Set. Roles computes in which namespaces a user may
+// perform an action.
 //
-// The ClusterAccesses that select a namespace add up. The namespace may use the clusters that any
-// of them selects. It may tolerate a taint of such a cluster if the same ClusterAccess grants that.
-// A namespace that no ClusterAccess selects may use what the server's Default says. An invalid
-// ClusterAccess grants nothing: with an invalid namespaceSelector it selects every namespace, and
-// admits none.
+// The ClusterAccesses that select a namespace add up. The namespace may use the clusters that
+// any of them selects. It may tolerate a taint of such a cluster if the same ClusterAccess
+// grants that. The server's Default applies to namespaces that no ClusterAccess selects. An
+// invalid ClusterAccess grants nothing: with an invalid namespaceSelector it selects every
+// namespace, and admits none.
 package access
 
 import (
@@ -196,8 +197,8 @@ type Rules struct {
 	versions   uint64 // of ClusterAccesses so far
 	compared   uint64 // namespaceSelectors with labels of namespaces, so far
 
-	// fences by namespace; nil before the first Set. shared are those of them that have grants, by
-	// key, and users is how many namespaces have one.
+	// fences by namespace; nil before the first Set. shared has the fences with grants, by key,
+	// and users the number of namespaces of each.
 	fences map[string]*Fence
 	shared map[string]*Fence
 	users  map[*Fence]int
@@ -267,8 +268,8 @@ func (r *Rules) RemoveNamespace(name string) {
 	}
 }
 
-// replace replaces a grant by another of the same name (nil: there was none, there is none), and
-// returns the namespaces whose fence changed, sorted.
+// replace replaces a grant by another of the same name, and returns the namespaces whose fence
+// changed, sorted. before is nil for a new grant, after for a removed one.
 func (r *Rules) replace(before, after *grant) (changed []string) {
 	if before != nil {
 		r.grants.remove(before)

@@ -103,8 +103,8 @@ func (o *objects) candidates(s labels.Selector) []string {
 // grants are ClusterAccesses by name, with an index of the labels that they require of a namespace.
 type grants struct {
 	named map[string]*grant
-	// requiring has each grant by the labels of one of its requirements: of the one by which the
-	// fewest grants were found when the grant was added. loose are the grants that require none.
+	// requiring has each grant by the labels of one of its requirements: the requirement with
+	// the fewest grants when the grant was added. loose has the grants that require no label.
 	requiring map[label]sets.Set[*grant]
 	loose     sets.Set[*grant]
 }

@@ -1,5 +1,5 @@
-// Package answer writes what a Kubernetes API server writes: objects as JSON and errors
-// as Status, so that clients show the message and not the bytes.
+// Package answer writes answers as a Kubernetes API server does: objects as JSON and errors as
+// Status, so that clients show the message instead of raw bytes.
 package answer
 
 import (
@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Func handles a request, or returns the error that the client is told.
+// Func handles a request. An error that it returns is the answer to the client; see Error.
 type Func func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP implements http.Handler.
@@ -28,12 +28,12 @@ func (f Func) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// JSON answers with an object.
+// JSON answers with an object as JSON. It returns an error only if it has written nothing.
 func JSON(w http.ResponseWriter, code int, object any) error {
 	return JSONAs(w, code, "application/json", object)
 }
 
-// JSONAs answers with an object whose media type says more than JSON.
+// JSONAs is JSON with a media type that is more specific than application/json.
 func JSONAs(w http.ResponseWriter, code int, mediaType string, object any) error {
 	body, err := json.Marshal(object)
 	if err != nil {
@@ -41,11 +41,12 @@ func JSONAs(w http.ResponseWriter, code int, mediaType string, object any) error
 	}
 	w.Header().Set("Content-Type", mediaType)
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // the client has gone: there is nobody to tell
+	_, _ = w.Write(body) // the client has gone, and cannot get the error
 	return nil
 }
 
-// Tagged answers with a document, or that the client has it already, as kubectl's cache of what is served asks.
+// Tagged answers with a document and its ETag, or with 304 if the client has the document
+// already. kubectl's cache of discovery uses that.
 func Tagged(w http.ResponseWriter, r *http.Request, mediaType string, document any) error {
 	body, err := json.Marshal(document)
 	if err != nil {
@@ -53,7 +54,8 @@ func Tagged(w http.ResponseWriter, r *http.Request, mediaType string, document a
 	}
 	tag := fmt.Sprintf("%q", fmt.Sprintf("%X", sha512.Sum512(body)))
 	w.Header().Set("ETag", tag)
-	w.Header().Set("Cache-Control", "private") // callers with other rights get other documents
+	// Callers with other rights get other documents.
+	w.Header().Set("Cache-Control", "private")
 	if slices.Contains(r.Header.Values("If-None-Match"), tag) {
 		w.WriteHeader(http.StatusNotModified)
 		return nil
@@ -61,14 +63,14 @@ func Tagged(w http.ResponseWriter, r *http.Request, mediaType string, document a
 	return JSONAs(w, http.StatusOK, mediaType, json.RawMessage(body))
 }
 
-// Text answers with a line of text.
+// Text answers with a line of text. It never returns an error.
 func Text(w http.ResponseWriter, text string) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(w, text) // as above
+	_, _ = io.WriteString(w, text) // as in JSONAs
 	return nil
 }
 
-// Error answers with the Status that err is, or with 500 for any other error.
+// Error answers with err if it is a Status, and with 500 for any other error.
 func Error(w http.ResponseWriter, r *http.Request, err error) {
 	status := Status(r.Context(), err, r.Method, r.URL.Path)
 	if status.Details != nil && status.Details.RetryAfterSeconds > 0 {
@@ -79,7 +81,8 @@ func Error(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// Status is what a client is told of an error. One that is no Status is logged, unless nobody waits for the answer any more.
+// Status returns the Status for an error. An error that is no Status becomes an internal error,
+// and is logged unless the client is gone.
 func Status(ctx context.Context, err error, method, path string) *metav1.Status {
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = apierrors.NewTimeoutError("the request took too long: ask for less, with a limit or a selector", 0)

@@ -8,8 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// added names what a cluster puts into the lists and maps of a manifest as it takes it: keys and elements that nobody owns, which a webhook or an admission policy there
-// adds. What an API server sets where a manifest says nothing is no addition.
+// added returns the paths of list elements and map keys that the cluster added while it took a
+// manifest: webhooks and admission policies add them, and no field manager owns them. Defaults
+// of the API server for fields that the manifest leaves out are no additions. The result is nil
+// if managedFields are missing.
 func added(manifest, applied *unstructured.Unstructured) []string {
 	var all fieldSet
 	for _, entry := range applied.GetManagedFields() {
@@ -18,7 +20,7 @@ func added(manifest, applied *unstructured.Unstructured) []string {
 		}
 	}
 	if len(all) == 0 {
-		return nil // nobody knows
+		return nil // without managedFields additions cannot be found
 	}
 	a := additions{own: clusterOwn(manifest)}
 	a.compare("", "", manifest.Object, applied.Object, all, false)
@@ -26,23 +28,25 @@ func added(manifest, applied *unstructured.Unstructured) []string {
 	return slices.Compact(a.paths)
 }
 
-// additions is one run of added.
+// additions collects the result of one call of added.
 type additions struct {
 	own   ownFields
 	paths []string
 }
 
-// freeMaps are the maps whose keys are not fields of a kind.
+// freeMaps are the maps whose keys are chosen freely: they are not fields of a kind.
 var freeMaps = []string{"labels", "annotations", "data", "binaryData", "nodeSelector", "matchLabels", "limits"}
 
 func (a *additions) add(path string, value any) {
-	standard := a.own.pod && strings.Contains(path, "[node.kubernetes.io/") // the tolerations that every pod gets
+	// Every pod gets these tolerations.
+	standard := a.own.pod && strings.Contains(path, "[node.kubernetes.io/")
 	if !standard && !a.own.has(path, nil, value) {
 		a.paths = append(a.paths, path)
 	}
 }
 
-// compare looks for additions in a value of a manifest. owned are the fields in it that somebody owns, whole where it is owned as one.
+// compare collects the additions in a value of a manifest. owned are the fields in it that have
+// an owner; whole is true if the value is owned as a whole.
 func (a *additions) compare(path, name string, sent, is any, owned fieldSet, whole bool) {
 	switch sent := sent.(type) {
 	case map[string]any:
@@ -86,7 +90,7 @@ func (a *additions) compare(path, name string, sent, is any, owned fieldSet, who
 	}
 }
 
-// addition says so in one sentence; empty for none.
+// addition describes the paths in one sentence; "" if there are none.
 func addition(paths []string) string {
 	if len(paths) == 0 {
 		return ""

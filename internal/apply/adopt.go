@@ -18,14 +18,18 @@ import (
 	"orrery.dev/orrery/internal/queue"
 )
 
-// Objects that are in a cluster before the hub places them there: which of them are equal to their template, and how they become the hub's. docs/design/0022-adoption.md.
+// This file decides about objects that are in a cluster before the hub places them there: which
+// of them are equal to their template, and how they become copies. See
+// docs/design/0022-adoption.md.
 
-// wasBefore reports whether an object, or a manifest for one, was in the cluster before the hub placed it.
+// wasBefore reports whether an object, or a manifest for one, was in the cluster before the hub
+// placed it.
 func wasBefore(o *unstructured.Unstructured) bool {
 	return o.GetAnnotations()[workv1alpha2.OriginAnnotation] != ""
 }
 
-// adopt makes an object of others ours if it is equal, or may be taken over, and otherwise says in what it differs.
+// adopt makes an unmanaged object a copy if it is equal to the manifest or may be taken over.
+// Otherwise it reports the differences.
 func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured.Unstructured) (queue.Next, bool, bool) {
 	created, refusal, err := t.tryOn(ctx, live)
 	if err != nil {
@@ -57,7 +61,8 @@ func (t *task) adopt(ctx context.Context, seen mirror.Object, live *unstructured
 	return t.own(ctx, live, origin, everybodys)
 }
 
-// judged reports what was found of an object of others, and remembers it until the object or the manifest changes.
+// judged reports why an unmanaged object may not become a copy, and remembers that until the
+// object or the manifest changes.
 func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, bool, bool) {
 	t.update(func(s *state) {
 		s.acts.Judged, s.acts.JudgedReason, s.acts.JudgedMessage = judgement(t.wanted, seen), reason, message
@@ -66,9 +71,9 @@ func (t *task) judged(seen mirror.Object, reason, message string) (queue.Next, b
 	return queue.Next{Backoff: true}, false, false
 }
 
-// own hands the fields of an object over to us, and applies the manifest. A hub that dies in
-// between finds an object without marks, and judges it again, or a copy that is not as it is
-// wanted.
+// own transfers the ownership of the object's fields to us and applies the manifest. If the hub
+// stops between the two, it later finds an object without marks, which it judges again, or a
+// copy that differs from the manifest.
 func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin string, selects takes) (queue.Next, bool, bool) {
 	live, err := t.takeOwnership(ctx, t.wanted.Manifest, live, selects)
 	if err != nil {
@@ -81,7 +86,8 @@ func (t *task) own(ctx context.Context, live *unstructured.Unstructured, origin 
 	return t.send(ctx, origin, true)
 }
 
-// signOwned marks a manifest for an object that was there before as one of which the hub owns what others owned.
+// signOwned marks a manifest for an object that was there before, once the hub owns the fields
+// that others owned.
 func (t *task) signOwned(manifest *unstructured.Unstructured) {
 	annotations := manifest.GetAnnotations()
 	if wasBefore(manifest) && t.owned {
@@ -90,7 +96,8 @@ func (t *task) signOwned(manifest *unstructured.Unstructured) {
 	}
 }
 
-// disowned ends an action whose object changed before its fields were handed over: it is looked at again.
+// disowned ends an action whose object changed before its fields were transferred. The binding
+// is planned again.
 func (t *task) disowned(ctx context.Context, err error) (queue.Next, bool, bool) {
 	if errors.Is(err, errChanged) {
 		return queue.Next{}, true, false
@@ -98,10 +105,11 @@ func (t *task) disowned(ctx context.Context, err error) (queue.Next, bool, bool)
 	return t.failed(ctx, err), false, false
 }
 
-// errChanged: the object was changed while its fields were handed over.
+// errChanged is returned if the object was changed while its fields were transferred.
 var errChanged = errors.New("the object was changed meanwhile")
 
-// takeOwnership hands the fields that the selected managers own of an object over to our server-side apply, so that what is not in the manifest goes. Nothing else changes.
+// takeOwnership transfers the fields that the selected managers own to our server-side apply.
+// The next apply then removes those that the manifest lacks. Nothing else changes.
 func (t *task) takeOwnership(ctx context.Context, manifest, live *unstructured.Unstructured, selects takes) (*unstructured.Unstructured, error) {
 	entries, changed := handOver(manifest, live, selects, time.Now())
 	if !changed {
@@ -110,7 +118,8 @@ func (t *task) takeOwnership(ctx context.Context, manifest, live *unstructured.U
 	return t.setManagers(ctx, live, entries)
 }
 
-// inherit takes the fields of a copy over that an earlier version of the hub adopted and did not own, once the template changes.
+// inherit takes over the fields of a copy that an earlier version of the hub adopted without
+// owning them. It does so only when the template changes.
 func (t *task) inherit(ctx context.Context, manifest, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	t.owned = t.owned || live.GetAnnotations()[workv1alpha2.OwnedAnnotation] != ""
 	if !t.edited || t.owned || !wasBefore(live) {
@@ -121,7 +130,8 @@ func (t *task) inherit(ctx context.Context, manifest, live *unstructured.Unstruc
 	return owned, err
 }
 
-// isEdited reports whether a copy was made from an earlier state of the template than there is now.
+// isEdited reports whether a copy was made from another state of the template than the current
+// one.
 func (t *task) isEdited(seen mirror.Object) bool {
 	from, err := t.queue.applier.key().Verify(seen.Source)
 	now := t.wanted.Source
@@ -135,7 +145,8 @@ func (t *task) isEdited(seen mirror.Object) bool {
 	}
 }
 
-// applyOwned applies a manifest. Of a copy that somebody made anew, marks and all, it takes the fields over first where the template changed.
+// applyOwned applies a manifest. If somebody restored the copy with its marks, and the template
+// has changed, it then takes over the fields and applies the manifest again.
 func (t *task) applyOwned(
 	ctx context.Context, manifest *unstructured.Unstructured, force bool,
 ) (sent, applied *unstructured.Unstructured, created bool, err error) {
@@ -161,8 +172,10 @@ func (t *task) applyOwned(
 	return t.applyManifest(ctx, manifest, force)
 }
 
-// tryOn returns what a create of the manifest in the cluster would give, under a name that is free there, and changes nothing. Where such a create is refused, because the
-// kind has names of its own or something is there once only, it returns what would become of the object if the manifest replaced it. refusal says why neither is possible.
+// tryOn returns, by dry run, what creating the manifest in the cluster would give, under a free
+// name there. If that is refused, because the kind has fixed names or a value may exist only
+// once, it returns what the object would become if the manifest replaced it. refusal says why
+// neither is possible.
 func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (created *unstructured.Unstructured, refusal, err error) {
 	const random = 5
 	manifest := withStorageOf(withoutKept(t.marked(workv1alpha2.OriginAdopted), live), live)
@@ -187,7 +200,8 @@ func (t *task) tryOn(ctx context.Context, live *unstructured.Unstructured) (crea
 	return nil, refusal, nil
 }
 
-// withoutNodePorts takes the node ports out of a Service that is only tried: the object that is there has them.
+// withoutNodePorts removes the node ports from a Service of a dry run: the existing object
+// holds them.
 func withoutNodePorts(o *unstructured.Unstructured) {
 	if len(interpreter.NodePorts(o)) == 0 {
 		return
@@ -201,7 +215,9 @@ func withoutNodePorts(o *unstructured.Unstructured) {
 	}
 }
 
-// noteOf is what is to be said of how the cluster has a manifest: what it changes and adds, and what an adopted object has beside it until the template changes.
+// noteOf describes how the cluster has a manifest: what it changes and adds, and what an
+// adopted object has beyond the template until that changes. It is empty if there is nothing to
+// say.
 func (t *task) noteOf(manifest, live *unstructured.Unstructured) string {
 	var notes []string
 	for _, note := range []string{mutation(mutated(manifest, live)), addition(added(manifest, live))} {
@@ -217,11 +233,12 @@ func (t *task) noteOf(manifest, live *unstructured.Unstructured) string {
 	return strings.Join(notes, "; ")
 }
 
-// inspect reads an object that was in the cluster before the hub placed it, to say what of it goes with the next change of the template.
+// inspect reads an object that was in the cluster before the hub placed it, to report which of
+// its fields the next change of the template removes.
 func (t *task) inspect(ctx context.Context) (queue.Next, bool, bool) {
 	live, err := t.queue.client.Get(ctx, t.wanted.Object)
 	if apierrors.IsNotFound(err) {
-		return queue.Next{}, false, true // the mirror tells that it is gone
+		return queue.Next{}, false, true // the mirror reports that it is gone
 	}
 	if err != nil {
 		return t.unread(ctx, err), false, true
@@ -234,5 +251,6 @@ func (t *task) inspect(ctx context.Context) (queue.Next, bool, bool) {
 	return queue.Next{}, !said, true
 }
 
-// isCopied reports whether the marks on an object may be copies: controllers copy annotations of what they belong to, as from a Deployment to its ReplicaSets.
+// isCopied reports whether a controller may have copied the marks on an object from its owner,
+// as from a Deployment to its ReplicaSets.
 func isCopied(live *unstructured.Unstructured) bool { return metav1.GetControllerOf(live) != nil }

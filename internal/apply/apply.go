@@ -1,11 +1,12 @@
-// Package apply makes members hold what bindings say: it renders each template for each of its
-// clusters, applies what differs, and removes what no longer belongs there.
+// Package apply makes members hold what bindings say. It renders each template for each of its
+// clusters, applies the manifests that differ, and removes copies that no longer belong there.
 //
-// Deciding is pure: Plan says what is to be done for a binding in one cluster, and Release which
-// of the replicas that move have to stay for now. Each cluster has a queue of its own, whose
-// workers gather what Plan asks for, do what it says and remember how that ended; a cluster that
-// hangs delays nobody else. What is to be done is found by comparing digests with the mirror; a
-// member is only called to be changed, or when what is in it has to be known just then.
+// Decisions are pure functions. Plan returns what to do for a binding in one cluster. Release
+// returns how many of the replicas that move have to stay for now. Each cluster has its own
+// queue, so that a cluster that hangs delays no other. The workers of a queue gather the input
+// of Plan, do its actions and remember the results. The digests of copies in the mirror are
+// compared with those of the manifests, so a member gets requests only for changes, or where
+// its current state must be known.
 package apply
 
 import (
@@ -44,12 +45,12 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// Decisions says what placement decided.
+// Decisions gives access to the decisions of placement.
 type Decisions interface {
-	// Knows is true when the last decision of this process on a binding is of that generation and
-	// knew the Cluster of that name and UID.
+	// Knows reports whether the last decision of this process on a binding was for that generation
+	// and knew the Cluster with that name and UID.
 	Knows(binding types.UID, generation int64, cluster string, uid types.UID) bool
-	// Subscribe calls f after every decision that says something new. f must not block.
+	// Subscribe calls f after every decision that changed something. f must not block.
 	Subscribe(f func(binding types.NamespacedName))
 }
 
@@ -59,20 +60,20 @@ type Records interface {
 	records.Reader
 }
 
-// Options are what the applier works with.
+// Options are the dependencies and settings of the applier.
 type Options struct {
 	Bindings  *binding.Cache
 	Registry  *member.Registry // the clusters
-	Mirror    *mirror.Mirror   // what they have
-	Templates *template.Cache  // what they should have
+	Mirror    *mirror.Mirror   // the state of the clusters
+	Templates *template.Cache  // the templates on the hub
 	Decisions Decisions
 	Records   Records
-	// HubID marks the namespaces in members that this hub made.
+	// HubID is the value of the label on namespaces that this hub created in members.
 	HubID string
-	// PodSecurity is what a namespace of the hub is held to that has no Pod Security label.
+	// PodSecurity is the level for namespaces of the hub without a Pod Security label.
 	PodSecurity podsecurity.Level
-	// Namespaces says in which members the namespaces of the hub are made, and Fences which those may be. Fences are needed
-	// for SpreadAll only.
+	// Namespaces says in which members the namespaces of the hub are created. Fences says which
+	// members each namespace may use; it is required for SpreadAll only.
 	Namespaces Spread
 	Fences     Fences
 }
@@ -94,7 +95,7 @@ type observer interface {
 	Subscribe(f func(mirror.Event))
 }
 
-// index is what is known of the clusters.
+// index reads what the mirror knows of the clusters.
 type index interface {
 	Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, mirror.Object)
 	Placed(binding types.UID) []mirror.Object
@@ -107,7 +108,7 @@ type index interface {
 	lists
 }
 
-// lists is what is known of how the types of the clusters were listed.
+// lists reports the state of the lists of types in the clusters.
 type lists interface {
 	Synced(cluster string, gr schema.GroupResource) bool
 	SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool
@@ -123,7 +124,7 @@ type templates interface {
 	Subscribe(f func(template.Event))
 }
 
-// rooms are what the applier works with, as far as it needs them.
+// The dependencies and settings of the applier, as narrow interfaces.
 type rooms struct {
 	bindings  *binding.Cache
 	registry  registry
@@ -132,17 +133,17 @@ type rooms struct {
 	decisions Decisions
 	records   Records
 	hubID     string
-	// listPatience is how long a leaving cluster is given to list what was placed in it. The default is 30s.
+	// listPatience is how long a leaving cluster may take to list its copies. The default is 30s.
 	listPatience time.Duration
-	level        podsecurity.Level // of namespaces that say none
+	level        podsecurity.Level // of namespaces without a label
 	spread       Spread
 	fences       Fences
 
-	// now is the clock by which copies are put back. The default is time.Now.
+	// now is the clock for putting copies back. The default is time.Now.
 	now func() time.Time
 }
 
-// Applier brings placed objects to the members.
+// Applier applies the manifests of bindings to the members.
 type Applier struct {
 	rooms
 
@@ -151,21 +152,25 @@ type Applier struct {
 	recorder events.EventRecorder
 	log      logr.Logger
 
-	overrides  *overrides
-	looked     atomic.Int64 // how many templates were looked at because an override policy changed
+	overrides *overrides
+	// looked counts the templates that were checked because an override policy changed.
+	looked     atomic.Int64
 	renders    *render.Cache
 	standard   *podsecurity.Standard
-	everywhere *everywhere // nil: no namespace is
+	everywhere *everywhere // nil unless spread is SpreadAll
 	results    *results
 	restore    *restore
-	keyed      reconciler.Attempt // to have a key of marks
+	// keyed ends when the key of marks is there, or the first attempt failed.
+	keyed      reconciler.Attempt
 	survey     *survey
 	past       *past
 	runs       *runs
 	finalizing *queue.Queue[types.NamespacedName]
 	synced     []toolscache.InformerSynced
 
-	releasing sync.Mutex // one cluster after another decides what it may let go: each counts on what the others keep
+	// releasing is held while one cluster decides how many replicas to release: it relies on those
+	// that the others keep.
+	releasing sync.Mutex
 
 	mu      sync.RWMutex
 	ctx     context.Context //nolint:containedctx // the lifetime of the queues; nil until Start
@@ -174,7 +179,7 @@ type Applier struct {
 	running sync.WaitGroup
 }
 
-// Add adds the applier to the manager.
+// Add creates the applier and adds it to the manager.
 func Add(mgr ctrl.Manager, o Options) (*Applier, error) {
 	return add(mgr, rooms{
 		bindings: o.Bindings, registry: o.Registry, mirror: o.Mirror, templates: o.Templates,
@@ -205,7 +210,7 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 		a.fences.SubscribeClusters(a.opened)
 		a.fences.SubscribeFences(a.fencesChanged)
 	}
-	ctx := context.Background() // the manager has not started: nothing is waited for
+	ctx := context.Background() // the manager has not started, so nothing here waits
 	var err error
 	if a.standard, err = podsecurity.New(a.level); err != nil {
 		return nil, err
@@ -245,34 +250,38 @@ func add(mgr ctrl.Manager, r rooms) (*Applier, error) {
 	return a, nil
 }
 
-// saySuspicion tells every cluster's watchers that the hub seems to be restored.
+// saySuspicion records an event on every Cluster: the hub seems to be restored.
 func (a *Applier) saySuspicion(reason string) {
 	for _, m := range a.registry.Members() {
 		a.recorder.Eventf(m.Cluster(), nil, corev1.EventTypeWarning, "HubRestored", "Apply", "%s (%s)", restoredMessage, reason)
 	}
 }
 
-// Result is how the last attempt for a binding and a cluster ended; false while nothing is known.
+// Result returns how the last attempt for a binding in a cluster ended. ok is false while that
+// is unknown.
 func (a *Applier) Result(binding types.UID, cluster string) (Result, bool) {
 	s, ok := a.results.get(binding, cluster)
 	return s.current(), ok && s.known
 }
 
-// Recorded is whether a cluster was last seen, by an earlier process too, to have the manifest
-// as it was wanted then; false while nothing is known. How the object fared there is not recorded.
+// Recorded reports whether this or an earlier process last saw the cluster have the manifest
+// that was wanted then. ok is false if there is no record. Health is not recorded, so health is
+// always Unknown.
 func (a *Applier) Recorded(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool) {
 	s, ok := a.results.get(binding, cluster)
 	return s.acts.Applied, workv1alpha2.ResourceUnknown, ok && s.cluster != ""
 }
 
-// Gone is true when a cluster that a binding does not name is known to hold nothing of it.
+// Gone reports whether a cluster that the binding does not name is known to hold nothing of the
+// binding.
 func (a *Applier) Gone(binding types.UID, cluster string) bool {
 	s, _ := a.results.get(binding, cluster)
 	return s.gone
 }
 
-// Refused returns the generation of a binding of which a cluster takes no manifest, as far as is
-// known; 0: it takes it, or that is not known. What only could not be sent yet is not refused.
+// Refused returns the generation of a binding whose manifest a cluster is known to refuse; 0:
+// the manifest is not known to be refused. A manifest that merely could not be sent yet is not
+// refused.
 func (a *Applier) Refused(binding types.UID, cluster string) int64 {
 	r, ok := a.Result(binding, cluster)
 	if !ok || r.Applied || r.Stale {
@@ -286,14 +295,15 @@ func (a *Applier) Refused(binding types.UID, cluster string) int64 {
 	return 0
 }
 
-// Subscribe calls f after a result of a binding changed. f must not block.
+// Subscribe calls f after every change of a result of a binding. f must not block.
 func (a *Applier) Subscribe(f func(binding types.NamespacedName)) { a.results.subscribe(f) }
 
-// Prepared returns a channel that is closed once the applier has written what a start writes on the hub, or has failed to once.
+// Prepared returns a channel that is closed after the first attempt of the applier to write its
+// key to the hub, even if the attempt failed.
 func (a *Applier) Prepared() <-chan struct{} { return a.keyed.Ended() }
 
-// start opens a queue for every member once everything that a manifest depends on is known, and
-// returns when ctx has ended and the queues are empty.
+// start opens a queue for every member once all inputs of manifests are known. It returns when
+// ctx has ended and the queues are empty.
 func (a *Applier) start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, a.log)
 	marks, err := ensureKey(ctx, a.hub, a.reader)
@@ -330,8 +340,8 @@ func (a *Applier) start(ctx context.Context) error {
 	return nil
 }
 
-// load takes in what an earlier process recorded. Without it every copy is read once, to see whether others changed it meanwhile, and
-// clusters that do not answer have no result.
+// load reads the results that an earlier process recorded. Without them every copy is read
+// once, to find changes by others, and clusters that do not answer have no result.
 func (a *Applier) load(ctx context.Context) {
 	for r, err := range a.records.AllResults(ctx) {
 		if err != nil {
@@ -349,7 +359,8 @@ func (a *Applier) load(ctx context.Context) {
 	}
 }
 
-// noteOf is what an earlier process noted of how a cluster has the manifest: of one that refused it since, nothing is known.
+// noteOf returns what an earlier process recorded of how a cluster has the manifest; "" if the
+// cluster refused the manifest since.
 func noteOf(r records.Result) string {
 	if !r.Applied {
 		return ""
@@ -363,13 +374,13 @@ func (a *Applier) key() mark.Key {
 	return a.marks
 }
 
-// knows is true of a binding that the hub has.
+// knows reports whether the hub has the binding.
 func (a *Applier) knows(uid types.UID) bool {
 	_, ok := a.bindings.ByUID(uid)
 	return ok
 }
 
-// open makes sure that a cluster has a queue, and has everything in the cluster reconciled.
+// open makes sure that a cluster has a queue. A new queue reconciles everything in the cluster.
 func (a *Applier) open(cluster string) {
 	m, ok := a.registry.Member(cluster)
 	if !ok {
@@ -399,7 +410,7 @@ func (a *Applier) open(cluster string) {
 	})
 }
 
-// queue returns a cluster's queue.
+// queue returns the queue of a cluster; false if it has none.
 func (a *Applier) queue(cluster string) (*clusterQueue, bool) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()

@@ -18,7 +18,8 @@ func requestsStorage(manifest *unstructured.Unstructured) bool {
 	return ok
 }
 
-// storage returns the storage that a PersistentVolumeClaim requests; false if it requests none, or no quantity.
+// storage returns the storage that a PersistentVolumeClaim requests; false if it requests none,
+// or the value is no valid quantity.
 func storage(o *unstructured.Unstructured) (resource.Quantity, bool) {
 	text, found, err := unstructured.NestedString(o.Object, "spec", "resources", "requests", "storage")
 	if !found || err != nil {
@@ -28,8 +29,9 @@ func storage(o *unstructured.Unstructured) (resource.Quantity, bool) {
 	return q, err == nil
 }
 
-// withStorageOf returns a manifest that requests the storage of the claim in the cluster, where the manifest of a claim requests none because
-// that is left to the cluster: a claim without it is refused. It changes neither.
+// withStorageOf returns a manifest that requests the same storage as the claim in the cluster,
+// if it is a claim whose manifest leaves that to the cluster. The API server refuses a claim
+// without a request. Neither argument is changed.
 func withStorageOf(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if manifest.GroupVersionKind().GroupKind() != (schema.GroupKind{Kind: "PersistentVolumeClaim"}) || requestsStorage(manifest) {
 		return manifest
@@ -40,14 +42,15 @@ func withStorageOf(manifest, live *unstructured.Unstructured) *unstructured.Unst
 	}
 	manifest = &unstructured.Unstructured{Object: runtime.DeepCopyJSON(manifest.Object)}
 	if unstructured.SetNestedField(manifest.Object, text, "spec", "resources", "requests", "storage") != nil {
-		return manifest // what is there is no object: the API server says so
+		return manifest // the parent is no object: the API server reports that
 	}
 	return manifest
 }
 
-// withGrownStorage returns a manifest without the storage that a claim requests, if the claim in the cluster requests more: a claim that
-// grew there never shrinks again. Where nobody but us owns the field, because an earlier template asked for more, the manifest has the
-// claim's value instead, for a claim without it is refused. It is pure, and changes neither.
+// withGrownStorage returns a manifest without the requested storage if the claim in the cluster
+// requests more, for a claim that grew there never shrinks again. If only we own the field,
+// because an earlier template asked for more, the manifest gets the value of the claim instead:
+// a claim without the field is refused. It is pure and changes neither argument.
 func withGrownStorage(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if !requestsStorage(manifest) {
 		return manifest

@@ -11,19 +11,20 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// share is what falls to a cluster of the completions of a divided Job.
+// share is the part of the completions of a divided Job that belongs to a cluster.
 type share struct {
-	// left is the share of the cluster by its parallelism, but not more than no other cluster has.
+	// left is the share of the cluster by its parallelism, at most what the other clusters leave.
 	left int64
-	// unknown is a cluster to which an unknown number of completions fell: then nothing begins
-	// elsewhere. Empty: there is no such cluster.
+	// unknown names a cluster with an unknown number of completions; empty: there is none. While
+	// there is one, nothing begins in other clusters.
 	unknown string
-	// before is how many completions succeeded in earlier runs in the cluster; nil: none.
+	// before is the number of completions that succeeded in earlier runs in the cluster; nil:
+	// none.
 	before *int64
 }
 
-// count sets the completions of a divided Job in a cluster: those that fell to it as it began or,
-// of an elastic Job, its share now.
+// count sets the completions of a divided Job in a cluster: those that it got when its work
+// began there or, for an elastic Job, its current share.
 func (a *Applier) count(w *Work, b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster, id string) {
 	if w.Mark != nil {
 		w.Completions = w.Mark.Completions
@@ -43,7 +44,8 @@ func (a *Applier) count(w *Work, b *workv1alpha2.ResourceBinding, source *unstru
 	}
 }
 
-// share is what falls to the cluster of work that begins; nil where no completions are shared out.
+// share returns the completions for the cluster of work that begins; nil if the completions are
+// not divided.
 func (n *beginning) share(b *workv1alpha2.ResourceBinding) *share {
 	if n.source == nil || !binding.Divided(b) {
 		return nil
@@ -51,10 +53,9 @@ func (n *beginning) share(b *workv1alpha2.ResourceBinding) *share {
 	return completionsLeft(b, b.Status.Runs, n.copies, n.source, n.cluster, n.id, n.request)
 }
 
-// completionsLeft returns what falls to a cluster of the completions of a Job; nil where none are
-// divided. The completions of another cluster count as its mark says or, if the mark does not say
-// it, as its copy asks for. copies are those of the binding in all clusters; id is the id of the
-// cluster.
+// completionsLeft returns the completions of a Job for a cluster; nil if they are not divided.
+// The completions of another cluster are those in its mark or, if the mark has none, those in
+// its copy. copies are the copies of the binding in all clusters; id is the ID of the cluster.
 func completionsLeft(
 	b *workv1alpha2.ResourceBinding, runs []workv1alpha2.Run, copies []mirror.Object, source *unstructured.Unstructured, cluster, id, request string,
 ) *share {
@@ -108,13 +109,13 @@ func completionsLeft(
 	return &s
 }
 
-// counts reports whether a run is one of those that a request to run again asks for. A copy
-// that runs follows the request without being created again. Without a request every run counts.
+// counts reports whether a run counts for a request to run again. A copy that runs serves the
+// request without being created again. Without a request every run counts.
 func counts(r *workv1alpha2.Run, request string) bool {
 	return request == "" || r.Rerun == request || r.Phase == workv1alpha2.RunBegan && !r.Removed
 }
 
-// copyIn returns the copy of a binding in a cluster; nil: none is known.
+// copyIn returns the copy of a binding in a cluster; nil if none is known.
 func copyIn(b *workv1alpha2.ResourceBinding, copies []mirror.Object, cluster string) *mirror.Object {
 	for i := range copies {
 		if copies[i].Cluster == cluster && copies[i].Name == b.Spec.Resource.Name {
@@ -124,9 +125,9 @@ func copyIn(b *workv1alpha2.ResourceBinding, copies []mirror.Object, cluster str
 	return nil
 }
 
-// completionsOf returns how many completions of a Job a run leaves to no other cluster. o is the
-// copy in the cluster of the run; nil: none is known. known is false where neither the run nor the
-// copy says it.
+// completionsOf returns how many completions of a Job a run takes from the other clusters. o is
+// the copy in the cluster of the run; nil: none is known. known is false if neither the run nor
+// the copy shows the number.
 func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken int64, known bool) {
 	if r.SucceededBefore != nil {
 		taken = *r.SucceededBefore
@@ -144,7 +145,7 @@ func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken i
 	case r.Phase == workv1alpha2.RunSkipped, r.Phase == workv1alpha2.RunRefused && fell == nil:
 		return taken, true // nothing of it runs
 	case r.Removed && r.Phase != workv1alpha2.RunComplete || r.Phase == workv1alpha2.RunFailed:
-		fell = succeeded // what it left is for others
+		fell = succeeded // the rest is done by others
 	case elastic && !r.Phase.Ended():
 		return taken, true // its completions follow its share
 	}
@@ -154,9 +155,9 @@ func completionsOf(r *workv1alpha2.Run, o *mirror.Object, elastic bool) (taken i
 	return taken + *fell, true
 }
 
-// succeededBefore returns how many completions of a Job succeeded in a cluster before a run that
-// begins now, by the mark of the run before; nil: none. A copy that was deleted while it ran does
-// not count: all of its completions run again.
+// succeededBefore returns how many completions of a Job succeeded in a cluster before a run
+// that begins now, from the mark of the run before; nil: none. A copy that was deleted while it
+// ran does not count: all of its completions run again.
 func succeededBefore(b *workv1alpha2.ResourceBinding, r *workv1alpha2.Run, id string) *int64 {
 	var n int64
 	if r.SucceededBefore != nil {

@@ -13,35 +13,44 @@ import (
 	"orrery.dev/orrery/internal/mark"
 )
 
-// A write puts a copy back when its cluster had the same manifest before: somebody changed or deleted the copy since. A copy that is put back again and again is
-// contested: the hub says by whom, and writes less and less often. All of it is decided from what one process remembers. After a restart the first writes are immediate
-// again; status keeps what it says of a contested copy until this process has watched for PutBackMemory.
+// A write puts a copy back if its cluster had the same manifest before: somebody changed or
+// deleted the copy since. A copy that is put back again and again is contested: the hub reports
+// who changes it, and writes at growing intervals. All of this is decided from the memory of
+// one process. After a restart the first writes are immediate again, and the status keeps a
+// reported contest until this process has watched for PutBackMemory.
 
 const (
-	// PutBackMemory is the time for which a write that put a copy back counts. A contested copy of which none counts any more is contested no longer.
+	// PutBackMemory is the time for which a write that put a copy back counts. A copy stops being
+	// contested once none of its writes counts any more.
 	PutBackMemory = 15 * time.Minute
-	// immediatePutBacks is the number of writes in a row that put a copy back without a pause. The pause before the next is firstPutBackPause, then twice as long each
-	// time, up to longestPutBackPause. It must be shorter than PutBackMemory by so much that a field counts that is put back every other time.
+	// immediatePutBacks is the number of writes in a row that put a copy back without a pause. The
+	// pause before the next write is firstPutBackPause, then twice as long each time, up to
+	// longestPutBackPause. The longest pause must be so much shorter than PutBackMemory that
+	// writes still count that put back a field only every other time.
 	immediatePutBacks   = 3
 	firstPutBackPause   = time.Second
 	longestPutBackPause = 5 * time.Minute
-	// contestedAfter is the number of writes in a row that put the same field back, or the copy itself, after which the copy is contested.
+	// contestedAfter is the number of counted writes that put back the same field, or the deleted
+	// copy, after which the copy is contested.
 	contestedAfter = 3
-	// maxPutBacks bounds the writes that are remembered of a copy, and maxLosses the fields of each.
+	// maxPutBacks bounds the writes that are remembered for a copy, and maxLosses the fields of
+	// each write.
 	maxPutBacks = 16
 	maxLosses   = 16
 )
 
-// Contest says what puts a copy into a state other than its manifest's, again and again. The zero value says nothing does.
+// Contest describes a copy that is put back again and again. The zero value means that the copy
+// is not contested.
 type Contest struct {
-	// Reason is a reason of ConditionContested, and Message names the object, the fields and who changes them.
+	// Reason is a reason of ConditionContested. Message names the object, the fields and who
+	// changes them.
 	Reason, Message string
 }
 
-// loss is something that a copy lost: a field, or itself.
+// loss is what a copy lost: a field, or the whole copy.
 type loss struct {
-	path    string // of the field, empty for the whole copy
-	manager string // that has the field now; empty: managedFields names none
+	path    string // of the field; "" for the whole copy
+	manager string // the current owner of the field; "" if managedFields names none
 	hub     bool   // another hub of Orrery applied the object
 }
 
@@ -51,15 +60,17 @@ type putBack struct {
 	losses []loss
 }
 
-// putsBack reports whether to write the manifest is to put a copy back: the cluster had the manifest before, and nobody asked for another run of its work.
+// putsBack reports whether applying the manifest puts a copy back: the cluster had the manifest
+// before, and nobody requested another run of its work.
 func putsBack(w Wanted, k Known) bool {
 	return k.Digest != "" && k.Digest == w.Digest && !w.Work.asked()
 }
 
-// pause is the time until a copy may be put back again.
+// pause returns the time until the copy may be put back again.
 func (k *Known) pause() time.Duration { return pauseAfter(k.PutBacks, k.PutBack, k.Now) }
 
-// pauseAfter is the time until something may be put back again that was put back n times in a row, and at what time last.
+// pauseAfter returns the time until something may be put back again, after n writes in a row
+// that put it back, the last of them at the time last.
 func pauseAfter(n int, last, now time.Time) time.Duration {
 	if n < immediatePutBacks || now.Sub(last) > PutBackMemory {
 		return 0
@@ -68,7 +79,8 @@ func pauseAfter(n int, last, now time.Time) time.Duration {
 	return max(0, last.Add(pause).Sub(now))
 }
 
-// pace delays the first write of actions that puts a copy back before its time, and all actions after it.
+// pace replaces the first write that puts a copy back too early by a Retry, and drops the
+// actions after it.
 func pace(actions []Action, w Wanted, k Known) []Action {
 	if !putsBack(w, k) {
 		return actions
@@ -87,7 +99,8 @@ func pace(actions []Action, w Wanted, k Known) []Action {
 	return actions
 }
 
-// untilSettled appends a plan for the moment at which a contested copy is contested no longer, if nothing happens until then.
+// untilSettled plans again at the time at which a contested copy stops being contested if
+// nothing else happens.
 func untilSettled(actions []Action, k Known) []Action {
 	if !k.Contested {
 		return actions
@@ -95,12 +108,13 @@ func untilSettled(actions []Action, k Known) []Action {
 	return append(actions, Action{Verb: Retry, After: max(time.Second, k.PutBack.Add(PutBackMemory).Sub(k.Now)+time.Second)})
 }
 
-// stillCounting returns those of a row of writes, the oldest first, that still count.
+// stillCounting returns the writes that still count. row is in the order of time, and is not
+// changed.
 func stillCounting(row []putBack, now time.Time) []putBack {
 	return slices.DeleteFunc(slices.Clone(row), func(p putBack) bool { return now.Sub(p.time) > PutBackMemory })
 }
 
-// contest decides from the writes that count whether a copy is contested, and by whom.
+// contest decides from the writes that still count whether a copy is contested, and by whom.
 func contest(object Object, row []putBack, now time.Time) Contest {
 	type lost struct {
 		path string
@@ -153,7 +167,8 @@ func contest(object Object, row []putBack, now time.Time) Contest {
 	return Contest{workv1alpha2.ReasonFieldsChanged, message}
 }
 
-// afterEdit returns those of a row of writes that are about fields of ours, after an apply of another manifest. What is no field of ours any more is not contested.
+// afterEdit returns the writes that put back fields which are still ours, or the whole copy,
+// after another manifest was applied. A field that is no longer ours is not contested.
 func afterEdit(row []putBack, ours fieldSet) []putBack {
 	fields := ours.paths("")
 	var left []putBack
@@ -166,7 +181,7 @@ func afterEdit(row []putBack, ours fieldSet) []putBack {
 	return left
 }
 
-// paths names each field of a set, and what is around it.
+// paths returns the paths of all fields in the set, and of the values around them.
 func (s fieldSet) paths(path string) map[string]bool {
 	all := map[string]bool{}
 	for key, value := range s {
@@ -183,7 +198,7 @@ func (s fieldSet) paths(path string) map[string]bool {
 	return all
 }
 
-// isOtherHubs reports whether the marks on an object are those of another hub than the one with the key.
+// isOtherHubs reports whether an object has the marks of another hub than the one with the key.
 func isOtherHubs(live *unstructured.Unstructured, binding string, key mark.Key) bool {
 	source := live.GetAnnotations()[workv1alpha2.SourceAnnotation]
 	if source == "" || live.GetLabels()[workv1alpha2.BindingLabel] == binding {
@@ -196,7 +211,8 @@ func isOtherHubs(live *unstructured.Unstructured, binding string, key mark.Key) 
 	return err != nil
 }
 
-// losses returns the fields that an apply of a manifest put back: an object had them otherwise, and they were not ours any more before it. It also returns who had them.
+// losses returns the fields that the apply of a manifest put back: they had other values, and
+// were not ours before the apply. The losses are sorted by path and name the former owner.
 func losses(manifest, before, applied *unstructured.Unstructured) []loss {
 	var others []owner
 	for _, entry := range before.GetManagedFields() {
@@ -211,17 +227,19 @@ func losses(manifest, before, applied *unstructured.Unstructured) []loss {
 	return c.found[:min(len(c.found), maxLosses)]
 }
 
-// owner is a field manager and its fields in a part of an object; whole: it has all of the part.
+// owner is a field manager with its fields in a part of an object. whole is true if it owns all
+// of the part.
 type owner struct {
 	manager string
 	fields  fieldSet
 	whole   bool
 }
 
-// lossSearch is one run of losses.
+// lossSearch collects the result of one call of losses.
 type lossSearch struct{ found []loss }
 
-// compare looks for losses in a value of a manifest. now are our fields in it after the apply, ours those before it, and others those of whoever else had some.
+// compare looks for losses in a value of a manifest. now are our fields in it after the apply,
+// ours those before it, and others the fields of other managers before it.
 func (c *lossSearch) compare(path string, wanted, is any, now, ours fieldSet, others []owner) {
 	switch wanted := wanted.(type) {
 	case map[string]any:
@@ -246,7 +264,7 @@ func (c *lossSearch) compare(path string, wanted, is any, now, ours fieldSet, ot
 	}
 }
 
-// part compares a field, or an element of a list, that the sets have under a key.
+// part compares a field, or an element of a list, that has the key in the field sets.
 func (c *lossSearch) part(path, key string, wanted, is any, now, ours fieldSet, others []owner) {
 	if now[key] == nil {
 		return // it is not ours after the apply either

@@ -18,19 +18,25 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Manifests with lists in which several elements have the same key, such as two variables of one name: API servers create them, and refuse to apply them. The hub writes such a
-// manifest whole, and says in managedFields what server-side apply would have said there. docs/design/0026-versions.md.
+// Some manifests have lists in which several elements have the same key, such as two variables
+// with one name. API servers create such objects, and refuse to apply them. The hub writes such
+// a manifest as a whole, and sets the managedFields that server-side apply would have set. See
+// docs/design/0026-versions.md.
 
-// refusesDuplicates reports whether an API server refused to apply a manifest because of elements with the same key.
+// refusesDuplicates reports whether an API server refused to apply a manifest because elements of a
+// list have the same key.
 func refusesDuplicates(err error) bool {
 	return isServerError(err) && strings.Contains(err.Error(), "duplicate entries for key")
 }
 
-// ownershipAttempts bounds how often managedFields are written of an object that others change meanwhile.
+// ownershipAttempts bounds how often the managedFields are written if others keep changing the
+// object.
 const ownershipAttempts = 5
 
-// writeWhole creates an object from a manifest that cannot be applied, or makes the copy that is there what an apply of the manifest by force would have made of it. An object
-// that was written is returned even if its managedFields could not be: it is there, and a Job in it runs.
+// writeWhole creates an object from a manifest that cannot be applied. With force it makes an
+// existing copy what a forced apply of the manifest would have made it. An object that was
+// written is returned even if its managedFields could not be set: it exists, and a Job in it
+// runs.
 func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructured, force bool) (applied *unstructured.Unstructured, created bool, err error) {
 	client, o := t.queue.client, t.wanted.Object
 	var live *unstructured.Unstructured
@@ -42,7 +48,7 @@ func (t *task) writeWhole(ctx context.Context, manifest *unstructured.Unstructur
 	}
 	switch {
 	case live == nil && manifest.GetUID() != "":
-		// What went meanwhile is not made anew.
+		// An object that was deleted meanwhile is not created again.
 		return nil, false, cmp.Or(err, fmt.Errorf("write %s: %w", o, errChanged))
 	case live == nil:
 		created = true
@@ -82,12 +88,15 @@ func (t *task) ownAsApplied(ctx context.Context, manifest, written *unstructured
 	return nil, fmt.Errorf("take over the fields of %s: %w", t.wanted.Object, errChanged)
 }
 
-// isWhole reports whether an entry of managedFields is one of the hub's writes other than server-side apply.
+// isWhole reports whether an entry of managedFields comes from a write of the hub other than
+// server-side apply.
 func isWhole(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == workv1alpha2.FieldManager && entry.Operation == metav1.ManagedFieldsOperationUpdate && entry.Subresource == ""
 }
 
-// asApplied returns managedFields of an object as if the manifest had been applied: our server-side apply owns the fields of the manifest, whoever owns them beside. It is pure.
+// asApplied returns the managedFields of an object as if the manifest had been applied: our
+// server-side apply owns the fields of the manifest, also those that others own as well. It is
+// pure.
 func asApplied(manifest, live *unstructured.Unstructured, now time.Time) []metav1.ManagedFieldsEntry {
 	var entries []metav1.ManagedFieldsEntry
 	var all fieldSet
@@ -106,8 +115,9 @@ func asApplied(manifest, live *unstructured.Unstructured, now time.Time) []metav
 	})
 }
 
-// mergedCopy returns a copy with the fields of a manifest, without those that only the hub owned and that are not in the manifest any more, and with all others. A list whose
-// elements cannot be told apart is the manifest's. It is pure, and changes neither.
+// mergedCopy returns the copy with the fields of the manifest. Fields that only the hub owned
+// and that the manifest lacks are removed; all others stay. A list whose elements cannot be
+// told apart becomes that of the manifest. It is pure and changes neither argument.
 func mergedCopy(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	var ours, theirs fieldSet
 	for _, entry := range live.GetManagedFields() {
@@ -123,7 +133,8 @@ func mergedCopy(manifest, live *unstructured.Unstructured) *unstructured.Unstruc
 	return &unstructured.Unstructured{Object: runtime.DeepCopyJSON(fields)}
 }
 
-// mergedValue returns what becomes of a value. ours are the fields in it that the hub owned, whole where it owned it as one, and theirs those that others own.
+// mergedValue returns the merged value. ours are the fields in it that the hub owned, and
+// theirs those that others own; whole is true if the hub owned the value as a whole.
 func mergedValue(wanted, is any, ours, theirs fieldSet, whole bool) any {
 	switch wanted := wanted.(type) {
 	case map[string]any:
@@ -162,7 +173,8 @@ func mergedValue(wanted, is any, ours, theirs fieldSet, whole bool) any {
 	return wanted
 }
 
-// mergedList returns what becomes of a list whose elements have names: the elements of the manifest, and after them those of others.
+// mergedList merges a list whose elements have names: first the elements of the manifest, then
+// those of others.
 func mergedList(wanted, elements []any, names func(any) string, ours, theirs fieldSet) []any {
 	has := map[string]any{}
 	for _, element := range elements {
@@ -186,7 +198,8 @@ func mergedList(wanted, elements []any, names func(any) string, ours, theirs fie
 	return out
 }
 
-// remaining returns what is left of a value that the manifest does not have any more; nil for nothing. others is true where others own it, too.
+// remaining returns what stays of a value that the manifest lacks; nil: nothing. others is true
+// if others own the value, too.
 func remaining(is any, ours, theirs fieldSet, others bool) any {
 	fields, isMap := is.(map[string]any)
 	elements, isList := is.([]any)

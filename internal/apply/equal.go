@@ -14,16 +14,17 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// difference is how an object differs from what a create of its template would give.
+// difference describes how an object differs from what creating its template would give.
 type difference struct {
-	// Excess are the fields that only the object has, Other those that it has otherwise or not at all. They are paths without values, which may be secret.
+	// Excess are the fields that only the object has. Other are those that have other values or
+	// are missing. They are paths without values, which may be secret.
 	Excess, Other []string
 }
 
 // none reports whether the object is equal.
 func (d *difference) none() bool { return len(d.Excess)+len(d.Other) == 0 }
 
-// String says so in one sentence; empty for none.
+// String describes the difference in one sentence; "" if there is none.
 func (d *difference) String() string {
 	var parts []string
 	if len(d.Other) > 0 {
@@ -35,8 +36,9 @@ func (d *difference) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// differences compares an object with what a create of the manifest would give in its cluster, apart from the status, what every write changes, the cluster's own
-// fields, fields of Kubernetes' controllers and autoscalers, and the marks of others. It is pure.
+// differences compares an object with what creating the manifest would give in its cluster. It
+// ignores the status, metadata that every write changes, the cluster's own fields, fields of
+// Kubernetes' controllers and autoscalers, and marks of other tools. It is pure.
 func differences(manifest, created, live *unstructured.Unstructured) difference {
 	c := comparison{own: clusterOwn(manifest), controllers: controllersSet(live)}
 	top := func(o *unstructured.Unstructured) map[string]any {
@@ -49,7 +51,7 @@ func differences(manifest, created, live *unstructured.Unstructured) difference 
 		for _, name := range []string{
 			"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "generateName",
 			"deletionTimestamp", "deletionGracePeriodSeconds",
-			"finalizers", // they say when it may go, and not what it is
+			"finalizers", // they say when the object may be removed
 		} {
 			delete(metadata, name)
 		}
@@ -67,14 +69,15 @@ func differences(manifest, created, live *unstructured.Unstructured) difference 
 	return c.found
 }
 
-// comparison is one run of differences.
+// comparison collects the result of one call of differences.
 type comparison struct {
 	own         ownFields
-	controllers fieldSet // what Kubernetes' controllers and autoscalers own of the object
+	controllers fieldSet // fields that Kubernetes' controllers and autoscalers own
 	found       difference
 }
 
-// compare compares two values at a path. theirs is what controllers own there, whole when that is all of it.
+// compare compares two values at a path. theirs are the fields in them that controllers own;
+// whole is true if they own all of the value.
 func (c *comparison) compare(path string, created, live any, theirs fieldSet, whole bool) {
 	switch {
 	case c.own.has(path, created, live), whole && mayBeControllers(path):
@@ -123,7 +126,7 @@ func (c *comparison) compare(path string, created, live any, theirs fieldSet, wh
 	}
 }
 
-// compareLists compares lists by what names their elements, and as a whole where nothing does.
+// compareLists compares lists by the names of their elements, or else by index.
 func (c *comparison) compareLists(path string, created, live []any, theirs fieldSet, absent bool) {
 	name := elementNames(created, live)
 	if name == nil || absent && len(theirs) == 0 {
@@ -167,16 +170,18 @@ func (c *comparison) compareLists(path string, created, live []any, theirs field
 		return !has[n]
 	})
 	if !slices.Equal(order, common) {
-		c.found.Other = append(c.found.Other, path) // another order: to apply the template would change it
+		// The order differs: applying the template would change it.
+		c.found.Other = append(c.found.Other, path)
 	}
 }
 
-// prefixOf reports whether the first elements of a list are those of another.
+// prefixOf reports whether a list begins with all elements of first and has more.
 func prefixOf(first, list []any) bool {
 	return len(first) < len(list) && sameText(first, list[:len(first)])
 }
 
-// elementNames returns what tells the elements of two lists apart; nil where nothing does.
+// elementNames returns a function that gives each element of the lists a name that is unique in
+// its list; nil if no key does.
 func elementNames(lists ...[]any) func(any) string {
 	for _, keys := range [][]string{{"name"}, {"mountPath"}, {"devicePath"}, {"containerPort", "protocol"}, {"port", "protocol"}, {"key"}, {"ip"}, {"topologyKey"}} {
 		name := func(v any) string {
@@ -205,7 +210,8 @@ func elementNames(lists ...[]any) func(any) string {
 	return nil
 }
 
-// ownFields are the fields that each cluster has of its own, though the template may have others or none: those of docs/kinds.md.
+// ownFields are the fields that each cluster sets itself, even if the template has other values
+// or none. docs/kinds.md lists them.
 type ownFields struct {
 	paths    map[string]bool
 	service  bool
@@ -214,7 +220,7 @@ type ownFields struct {
 	bundles  bool // the template leaves CA bundles to the cluster
 }
 
-// clusterOwn returns the fields that a cluster has of its own of an object of a manifest.
+// clusterOwn returns the fields that a cluster sets itself for objects from a manifest.
 func clusterOwn(manifest *unstructured.Unstructured) ownFields {
 	kind := manifest.GroupVersionKind().GroupKind().String()
 	own := ownFields{paths: map[string]bool{}, service: kind == "Service", pod: kind == "Pod"}
@@ -279,18 +285,20 @@ func clusterOwn(manifest *unstructured.Unstructured) ownFields {
 	return own
 }
 
-// has reports whether a path is the cluster's own, or a mark. created and live are the values there.
+// has reports whether a path belongs to the cluster itself, or is a mark. created and live are
+// the values there.
 func (f *ownFields) has(path string, created, live any) bool {
 	switch {
 	case f.service && path == "spec.clusterIP" && (live == "None" || created == "None"):
-		return live == created // with or without an address is the template's to say
+		return live == created // the template decides whether the Service has an address
 	case f.paths[path]:
 		return true
 	case f.service && strings.HasPrefix(path, "spec.ports[") && strings.HasSuffix(path, "].nodePort"):
 		return true
 	case f.bundles && created == nil && strings.HasSuffix(path, ".caBundle"):
 		return true
-	case f.pod && (strings.Contains(path, "["+tokenVolume) || strings.Contains(path, "["+tokenPath+"]")): // each pod has a volume of another name
+	// The name of the token volume differs for each pod.
+	case f.pod && (strings.Contains(path, "["+tokenVolume) || strings.Contains(path, "["+tokenPath+"]")):
 		return true
 	}
 	return isOthersMark(path, created, live)
@@ -301,20 +309,22 @@ const (
 	tokenPath   = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // a directory, and no credential
 )
 
-// isOthersMark reports whether a path is a label or an annotation by which Karmada, Helm, kubectl or a hub knows an object.
+// isOthersMark reports whether a path is a label or annotation by which Karmada, Helm, kubectl
+// or a hub recognizes an object.
 func isOthersMark(path string, created, live any) bool {
 	for _, prefix := range []string{"metadata.labels.", "metadata.annotations."} {
 		if key, found := strings.CutPrefix(path, prefix); found {
 			return isMarkKey(strings.Trim(key, `"`), live)
 		}
 	}
-	// kubectl rollout restart. Another one in the template would restart the pods.
+	// The annotation of kubectl rollout restart, if the template has none. A different one in the
+	// template is a difference: it would restart the pods.
 	return created == nil && strings.HasSuffix(path, `template.metadata.annotations."`+restartedAt+`"`)
 }
 
 const restartedAt = "kubectl.kubernetes.io/restartedAt"
 
-// isMarkKey reports whether a label or an annotation of an object is a mark of Karmada, Helm, kubectl or a hub.
+// isMarkKey reports whether a label or annotation is a mark of Karmada, Helm, kubectl or a hub.
 func isMarkKey(key string, value any) bool {
 	domain, _, _ := strings.Cut(key, "/")
 	switch {
@@ -329,15 +339,16 @@ func isMarkKey(key string, value any) bool {
 	return render.IsHubs(key)
 }
 
-// mayBeControllers reports whether a field can be one that a controller of Kubernetes sets of an object. What pods run is not, whoever is said to own it, nor is who
-// owns the object.
+// mayBeControllers reports whether a controller of Kubernetes may set a field. Controllers set
+// neither what pods run, even if managedFields says so, nor the owners of an object.
 func mayBeControllers(path string) bool {
 	return !strings.HasPrefix(path, "metadata.ownerReferences") && !strings.HasPrefix(path, "spec.template.") && path != "spec.template" &&
 		!strings.HasPrefix(path, "spec.jobTemplate") && !strings.HasPrefix(path, "spec.containers") && !strings.HasPrefix(path, "spec.initContainers") &&
 		!strings.HasPrefix(path, "spec.host") && !strings.HasPrefix(path, "spec.securityContext")
 }
 
-// freeName returns a name for a trial of an object, which is no longer than a name of that kind may be.
+// freeName returns a name for the dry run of an object, which is not longer than names of its
+// kind may be.
 func freeName(name, random string) string {
 	const short = 40
 	if longest := max(len(name), short) - len(random) - 1; len(name) > longest {

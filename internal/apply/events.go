@@ -23,10 +23,12 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// namespaceDelay coalesces the looks at a namespace that is being emptied.
+// namespaceDelay delays the reconciliation of a namespace that is being emptied, to combine
+// several events into one.
 const namespaceDelay = time.Second
 
-// add has a binding reconciled in every cluster that may hold something of it.
+// add reconciles a binding in the clusters and in every other cluster that may hold a copy of
+// it.
 func (a *Applier) add(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
 	for cluster := range clusters.Union(a.holding(b.UID)) {
 		if q, ok := a.queue(cluster); ok {
@@ -35,7 +37,8 @@ func (a *Applier) add(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]
 	}
 }
 
-// changed notes that something changed that a binding's manifests depend on, and has it reconciled.
+// changed records that an input of the binding's manifests in the clusters changed, and
+// reconciles the binding.
 func (a *Applier) changed(b *workv1alpha2.ResourceBinding, clusters sets.Set[string]) {
 	for cluster := range clusters {
 		a.results.changed(binding.Name(b), b.UID, cluster)
@@ -43,7 +46,8 @@ func (a *Applier) changed(b *workv1alpha2.ResourceBinding, clusters sets.Set[str
 	a.add(b, clusters)
 }
 
-// holding are the clusters that may hold something of a binding, whatever it says.
+// holding returns the clusters that may hold a copy of a binding, even if the binding does not
+// name them.
 func (a *Applier) holding(uid types.UID) sets.Set[string] {
 	clusters := sets.New(a.results.clusters(uid, func(s state) bool { return !s.gone })...)
 	for _, o := range a.mirror.Placed(uid) {
@@ -64,7 +68,7 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	if before != nil {
 		if before.Generation == after.Generation && before.DeletionTimestamp.IsZero() == after.DeletionTimestamp.IsZero() {
 			if binding.Ended(before.Status.Runs) != binding.Ended(after.Status.Runs) {
-				a.progressed(after) // what moves waits for nothing that ended
+				a.progressed(after) // moves do not wait for work that ended
 			}
 			return // only its status changed
 		}
@@ -74,7 +78,7 @@ func (a *Applier) bindingChanged(before, after *workv1alpha2.ResourceBinding) {
 	a.finalize(after)
 }
 
-// namespaceEmptied has a namespace looked at in every cluster: a binding less is in it.
+// namespaceEmptied reconciles a namespace in every cluster, as one of its bindings is gone.
 func (a *Applier) namespaceEmptied(namespace string) {
 	if namespace == "" {
 		return
@@ -100,7 +104,7 @@ func (a *Applier) templateChanged(e template.Event) {
 	clusters := binding.Clusters(b)
 	for _, cluster := range clusters.UnsortedList() {
 		if !a.results.edited(binding.Name(b), b.UID, cluster, version) {
-			clusters.Delete(cluster) // what only changed the status concerns nobody here
+			clusters.Delete(cluster) // the manifest does not depend on a change of the status
 		}
 	}
 	if len(clusters) > 0 {
@@ -113,7 +117,7 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 	started := a.ctx != nil
 	a.mu.RUnlock()
 	if !started {
-		return // everything is looked at when the queues open
+		return // everything is reconciled when the queues open
 	}
 	var either []*render.Override
 	for _, p := range []*policyv1alpha1.OverridePolicy{before, after} {
@@ -125,7 +129,8 @@ func (a *Applier) overrideChanged(before, after *policyv1alpha1.OverridePolicy) 
 	a.touched(either, func(b *workv1alpha2.ResourceBinding) {
 		clusters := binding.Clusters(b)
 		if !slices.Contains(binding.NeededOverrides(b), name) {
-			// What the rules do not speak of, before or after, stays as it is.
+			// A manifest does not change if the rules do not concern its cluster, neither before nor
+			// after.
 			clusters = sets.New(slices.DeleteFunc(clusters.UnsortedList(), func(cluster string) bool {
 				m, ok := a.registry.Member(cluster)
 				return ok && !slices.ContainsFunc(either, func(v *render.Override) bool { return v.Concerns(m.Cluster()) })
@@ -143,7 +148,7 @@ func (a *Applier) memberChanged(e member.Event) {
 		a.survey.again()
 		a.open(e.Name)
 	case member.Changed:
-		a.survey.again() // one that did not answer may do so now
+		a.survey.again() // a cluster that did not answer may do so now
 		if q, ok := a.queue(e.Name); ok {
 			q.memberChanged()
 		}
@@ -167,8 +172,8 @@ func (a *Applier) memberChanged(e member.Event) {
 	}
 }
 
-// moving has bindings reconciled that move something and name a cluster: what is available
-// there may let something go elsewhere.
+// moving reconciles the bindings that name a cluster and move replicas: what is available in it
+// may allow other clusters to release replicas.
 func (a *Applier) moving(cluster string) {
 	for _, name := range a.bindings.In(cluster) {
 		if b, ok := a.bindings.Get(name); ok {
@@ -177,8 +182,9 @@ func (a *Applier) moving(cluster string) {
 	}
 }
 
-// decided has a binding reconciled about which placement knows more, where the last plan did not know that much: placement knows a
-// decision once the hub has stored it, which is before it tells.
+// decided reconciles a binding after a decision of placement, in the clusters whose last plan
+// was made without that decision. Placement knows a decision once the hub has stored it, which
+// is before it calls this function, so the last plan may have had it.
 func (a *Applier) decided(name types.NamespacedName) {
 	b, ok := a.bindings.Get(name)
 	if !ok {
@@ -195,8 +201,8 @@ func (a *Applier) decided(name types.NamespacedName) {
 	}
 }
 
-// observed reconciles what the mirror saw, unless it is what is wanted: most events are
-// changes of status.
+// observed reconciles the binding or namespace of an event of the mirror, unless the object is
+// as it is wanted. Most events are changes of the status.
 func (a *Applier) observed(e mirror.Event) {
 	a.runs.observed(e)
 	q, ok := a.queue(e.Cluster)
@@ -208,7 +214,7 @@ func (a *Applier) observed(e mirror.Event) {
 		a.survey.listed(q.uid, e.Resource)
 		q.listed(e.Resource)
 	case mirror.Failed:
-		q.listed(e.Resource) // what awaits the list says why it goes on waiting
+		q.listed(e.Resource) // the items that wait for the list report why they go on waiting
 		return
 	case mirror.Changed, mirror.Deleted:
 	}
@@ -231,7 +237,8 @@ func (a *Applier) observed(e mirror.Event) {
 	switch {
 	case a.asWanted(b, e):
 	case e.Type == mirror.Changed && !a.mirror.Synced(e.Cluster, e.Resource):
-		q.await(e.Resource, item{binding: binding.Name(b)}) // it is being listed: without the whole list nothing is done
+		// The type is being listed, and nothing is done before the list is complete.
+		q.await(e.Resource, item{binding: binding.Name(b)})
 	default:
 		q.items.Add(item{binding: binding.Name(b)})
 	}
@@ -241,8 +248,8 @@ func (a *Applier) observed(e mirror.Event) {
 	a.progressed(b)
 }
 
-// progressed has a binding reconciled where something moves out, since what it waits for may
-// have come.
+// progressed reconciles a binding in the clusters that replicas move out of, as the replicas
+// that they wait for may be available.
 func (a *Applier) progressed(b *workv1alpha2.ResourceBinding) {
 	waiting := a.results.waiting(b.UID)
 	for _, t := range b.Spec.GracefulEvictionTasks {
@@ -255,7 +262,7 @@ func (a *Applier) progressed(b *workv1alpha2.ResourceBinding) {
 	}
 }
 
-// released goes on with what waited for a copy of a binding to go from a cluster.
+// released continues what waited until a cluster had no copy of a binding any more.
 func (a *Applier) released(b *workv1alpha2.ResourceBinding, cluster string) {
 	a.finalize(b)
 	q, ok := a.queue(cluster)
@@ -283,7 +290,7 @@ func (a *Applier) reachable(cluster string) bool {
 	return ok && m.Reachable()
 }
 
-// asWanted is true when an observed change leaves nothing to do, or is our own doing.
+// asWanted reports whether an observed change leaves nothing to do, or is our own write.
 func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool {
 	if e.Type != mirror.Changed || !b.DeletionTimestamp.IsZero() {
 		return false
@@ -300,22 +307,23 @@ func (a *Applier) asWanted(b *workv1alpha2.ResourceBinding, e mirror.Event) bool
 		known.acts.Digest == o.Digest && known.acts.Fields == o.Fields
 }
 
-// takeOverAllowed is true of a namespace of the hub in which an administrator lets policies take
-// over what others made in members.
+// takeOverAllowed reports whether an administrator allows policies in a namespace of the hub to
+// take over unmanaged objects in members.
 func (a *Applier) takeOverAllowed(ctx context.Context, namespace string) bool {
 	n := hubNamespace()
 	err := a.hub.Get(ctx, types.NamespacedName{Name: namespace}, n)
 	return err == nil && n.Labels[workv1alpha2.AllowTakeOverLabel] == "true"
 }
 
-// hubNamespace is the kind by which the hub's namespaces are watched: their metadata is enough.
+// hubNamespace returns an empty object for reading and watching the metadata of the hub's
+// namespaces.
 func hubNamespace() *metav1.PartialObjectMetadata {
 	n := &metav1.PartialObjectMetadata{}
 	n.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
 	return n
 }
 
-// namespaceChanged follows the hub's namespaces.
+// namespaceChanged handles a change of a namespace of the hub.
 func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	reconcile := func(name string) {
 		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: name}) })
@@ -343,7 +351,8 @@ func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) 
 			switch {
 			case b.Namespace != after.Name:
 			case secured:
-				a.changed(b, binding.Clusters(b)) // what was held may be applied, and the other way round
+				// Refused manifests may be accepted now, and accepted ones refused.
+				a.changed(b, binding.Clusters(b))
 			default:
 				a.add(b, binding.Clusters(b))
 			}
@@ -351,14 +360,14 @@ func (a *Applier) namespaceChanged(before, after *metav1.PartialObjectMetadata) 
 	}
 }
 
-// fencesChanged has namespaces reconciled that may use other clusters than before.
+// fencesChanged reconciles namespaces whose allowed clusters changed.
 func (a *Applier) fencesChanged(namespaces sets.Set[string]) {
 	for name := range namespaces {
 		a.everyQueue(func(q *clusterQueue) { q.items.Add(item{namespace: name}) })
 	}
 }
 
-// opened has the namespaces of a cluster reconciled that others may use than before.
+// opened reconciles the namespaces in a cluster whose allowed namespaces changed.
 func (a *Applier) opened(cluster string) {
 	if q, ok := a.queue(cluster); ok {
 		q.addNamespaces()

@@ -21,24 +21,27 @@ import (
 	"orrery.dev/orrery/internal/records"
 )
 
-// task is one look at a binding in one cluster: what was planned for, and what does it.
+// task is one reconciliation of a binding in one cluster: the input of the plan, and the
+// methods that do its actions.
 type task struct {
 	queue   *clusterQueue
 	binding *workv1alpha2.ResourceBinding
 	wanted  Wanted
-	source  *unstructured.Unstructured // the template; nil when there is none
+	source  *unstructured.Unstructured // the template; nil if there is none
 	at      mirror.Object              // what was seen at the place of the manifest
-	changes int                        // that the plan knew of; see state
-	// reachable is true when at is what is there, and not what was there when the cluster last answered.
+	changes int                        // the changes that the plan knew; see state
+	// reachable is true if at is the current object, and not the one when the cluster last
+	// answered.
 	reachable bool
-	sent      bool // the cluster was asked for a copy
-	// edited is true while a copy follows a change of its template, owned once the hub owns what others owned of an object that it did not make.
+	sent      bool // the cluster got a request for a copy
+	// edited is true while a change of the template is applied to a copy. owned is true once the
+	// hub owns the fields that others owned of an object that it did not create.
 	edited, owned bool
-	// applied is true once the cluster has taken the manifest.
+	// applied is true once the cluster has accepted the manifest.
 	applied bool
 }
 
-// do does actions in order. next says when to plan again; again means at once.
+// do does the actions in order. next says when to plan again; with again that is at once.
 func (t *task) do(ctx context.Context, actions []Action) (next queue.Next, again bool) {
 	for _, action := range actions {
 		step, planAgain, ok := t.act(ctx, action)
@@ -56,10 +59,11 @@ func (t *task) do(ctx context.Context, actions []Action) (next queue.Next, again
 	return next, false
 }
 
-// boundsRetry is the time until it is seen again whether the agent of a cluster lets the hub do what it did not.
+// boundsRetry is the delay before it is checked again whether the profile of a cluster's agent
+// allows what it refused.
 const boundsRetry = time.Minute
 
-// act does one action. ok is false when those after it are not to be done.
+// act does one action. If ok is false, the actions after it are skipped.
 func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bool) {
 	retry := queue.Next{Backoff: true}
 	if a.Verb == Delete || a.Verb == Unmark {
@@ -69,7 +73,7 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 		}
 	}
 	switch a.Verb {
-	case Report, Await, Retry, Forget: // nothing outside is done, and nothing logged
+	case Report, Await, Retry, Forget: // no request is sent, and nothing is logged
 	default:
 		log := logr.FromContextOrDiscard(ctx)
 		ctx = logr.NewContext(ctx, log.WithValues("binding", binding.Name(t.binding).String()))
@@ -86,12 +90,12 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Retry:
 		return queue.Next{After: a.After, Backoff: a.After == 0}, false, true
 	case Forget:
-		var gone bool // that was known before
+		var gone bool // it was known to be gone before
 		t.update(func(s *state) {
 			gone = s.gone
 			*s = state{cluster: t.queue.uid, gone: true, changes: s.changes, plans: s.plans}
 		})
-		// What is released may be this binding: it would be planned for without end.
+		// If released included this binding each time, it would be planned for without end.
 		if gone {
 			t.queue.applier.finalize(t.binding)
 		} else {
@@ -121,18 +125,20 @@ func (t *task) act(ctx context.Context, a Action) (next queue.Next, again, ok bo
 	case Unmark:
 		err := t.queue.unmark(ctx, a.Copy, t.wanted.Source.Template, "")
 		if err == nil && t.wanted.leaves() {
-			err = t.queue.unmarkNamespace(ctx, a.Copy.Namespace) // what is preserved must outlive the hub's namespace
+			// A preserved copy must outlive the hub's namespace.
+			err = t.queue.unmarkNamespace(ctx, a.Copy.Namespace)
 		}
 		if t.unremoved(ctx, err); err != nil {
 			return retry, false, true
 		}
 	}
-	// The mirror tells that a copy is gone before its watch does, so another plan may find
-	// that none is left.
+	// The mirror knows from our request that a copy is gone, before its watch reports that. So
+	// another plan may find that none is left.
 	return queue.Next{}, t.wanted.Intent != Place && !t.left(), true
 }
 
-// left is true while the mirror knows copies of the binding in the cluster.
+// left reports whether the mirror knows copies of the binding in the cluster that are not being
+// deleted.
 func (t *task) left() bool {
 	for _, o := range t.queue.applier.mirror.PlacedOf(t.binding.UID, t.queue.name()) {
 		if !o.Deleting {
@@ -157,7 +163,7 @@ func (t *task) update(change func(*state)) {
 	})
 }
 
-// report remembers how the cluster stands to the manifest.
+// report remembers the result for the cluster, and records it if it changed.
 func (t *task) report(reason, message string) {
 	r := Result{
 		Applied: reason == workv1alpha2.ReasonFullyApplied, Reason: reason, Message: message,
@@ -176,7 +182,7 @@ func (t *task) report(reason, message string) {
 	if before.result != after.result || before.acts.Digest != after.acts.Digest || before.acts.Fields != after.acts.Fields {
 		digest := after.acts.Digest
 		if after.acts.Drifted {
-			digest = "" // so that a later process compares it anew
+			digest = "" // so that a later process compares the copy again
 		}
 		t.queue.applier.records.Applied(records.Result{
 			Binding: t.binding.UID, Cluster: t.queue.name(), ClusterUID: t.queue.uid,
@@ -184,18 +190,21 @@ func (t *task) report(reason, message string) {
 			Generation: r.Generation, Template: r.Template, Digest: digest, Fields: after.acts.Fields, Time: time.Now(),
 		})
 	}
-	// A report that says nothing new wakes nobody: tasks that wait for this one, of which it may be one itself, would run without end.
+	// A report without news wakes no other task. Otherwise tasks that wait for each other, or for
+	// themselves, would run without end.
 	if before.current() != after.current() || before.known != after.known || before.gone != after.gone || before.acts != after.acts {
 		t.queue.applier.progressed(t.binding)
 	}
 }
 
-// suspect finds out whether a copy that seems newer than the hub is: the caches may lag.
+// suspect finds out whether a copy that seems newer than the hub is newer. The caches may be
+// behind.
 func (t *task) suspect(ctx context.Context, o mirror.Object) (queue.Next, bool, bool) {
 	return t.suspected(ctx, func() (bool, error) { return t.queue.applier.restore.verify(ctx, t.binding, o) })
 }
 
-// suspected goes on only if what looks like a restored hub is none, and later.
+// suspected reports a restored hub, and ends the actions. If the hub was not restored, the
+// binding is planned again later.
 func (t *task) suspected(ctx context.Context, verify func() (bool, error)) (queue.Next, bool, bool) {
 	restored, err := verify()
 	if err != nil {
@@ -208,7 +217,7 @@ func (t *task) suspected(ctx context.Context, verify func() (bool, error)) (queu
 	return queue.Next{}, false, false
 }
 
-// ask finds out what became of a request that was never answered.
+// ask finds out the result of a request that was never answered.
 func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
 	q := t.queue
 	if t.wanted.Object.Resource.Resource != "" {
@@ -225,7 +234,8 @@ func (t *task) ask(ctx context.Context) (queue.Next, bool, bool) {
 	return queue.Next{}, true, false
 }
 
-// compare finds out whether others changed our copy since it was applied, where nothing was remembered of that.
+// compare finds out whether others changed our copy since it was applied, if there is no record
+// of that.
 func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, bool, bool) {
 	q, o := t.queue, t.wanted.Object
 	live, err := q.client.Get(ctx, o)
@@ -252,7 +262,8 @@ func (t *task) compare(ctx context.Context, seen mirror.Object) (queue.Next, boo
 	return queue.Next{}, true, false
 }
 
-// unread ends an action that had to know what the cluster has, and was not told. Nothing is known then, and nothing was rejected: the cluster is asked again.
+// unread ends an action that could not read an object. The object is unknown then, and not
+// rejected: it is read again later.
 func (t *task) unread(ctx context.Context, err error) queue.Next {
 	t.log(ctx).Info("cannot read what the cluster has", "error", err.Error())
 	if apierrors.IsForbidden(err) {
@@ -262,7 +273,7 @@ func (t *task) unread(ctx context.Context, err error) queue.Next {
 	return queue.Next{Backoff: true}
 }
 
-// apply applies the manifest to nothing or to our copy.
+// apply applies the manifest where no object is, or to our copy.
 func (t *task) apply(ctx context.Context, a Action) (queue.Next, bool, bool) {
 	if a.Verb == Repair {
 		t.log(ctx).Info("repairing drift")
@@ -275,7 +286,7 @@ func (t *task) apply(ctx context.Context, a Action) (queue.Next, bool, bool) {
 	return t.send(ctx, origin, true)
 }
 
-// marked is the manifest with the marks that are no part of its digest.
+// marked returns the manifest with the marks that are not part of its digest.
 func (t *task) marked(origin string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: maps.Clone(t.wanted.Manifest.Object)}
 	metadata, _ := o.Object["metadata"].(map[string]any)
@@ -289,8 +300,8 @@ func (t *task) marked(origin string) *unstructured.Unstructured {
 	return o
 }
 
-// send applies the manifest. Without force it is for an object that is absent: one that turns
-// out to exist is left as it was.
+// send applies the manifest. Without force the object is expected to be absent. If it exists,
+// it is left as it was.
 func (t *task) send(ctx context.Context, origin string, force bool) (queue.Next, bool, bool) {
 	t.update(func(s *state) { s.busy = true })
 	next, again := t.transmit(ctx, origin, force)
@@ -314,7 +325,7 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 			return next, again
 		}
 		if t.wanted.Work.tracked() {
-			manifest.SetUID(t.at.UID) // what went meanwhile is not made anew
+			manifest.SetUID(t.at.UID) // an object that was deleted meanwhile is not created again
 		}
 		t.signOwned(manifest)
 	}
@@ -340,19 +351,21 @@ func (t *task) transmit(ctx context.Context, origin string, force bool) (next qu
 	}
 	t.update(func(s *state) { s.acts.Unsure, s.refusals = false, 0 })
 	_, t.at = q.find(t.wanted.Object)
-	overtaken := t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID // it was changed or deleted while we wrote
-	t.at.Fields = mirror.OwnedFields(applied)                                    // and not those after a change that came since
+	// The object was changed or deleted meanwhile.
+	overtaken := t.at.Digest != t.wanted.Digest || t.at.Binding != t.binding.UID
+	t.at.Fields = mirror.OwnedFields(applied) // not those after a later change
 	t.wrote(prior, sent, applied)
 	t.remember(t.noteOf(sent, applied))
 	if overtaken {
 		return queue.Next{Backoff: true}, false
 	}
-	// What else the plan has to say, such as what is left over, is found by planning again.
+	// Another plan finds what else there is to do or to report, such as leftovers.
 	t.applied = true
 	return queue.Next{}, true
 }
 
-// remember takes note that the cluster has the manifest, which fields are ours there, and what it made of them.
+// remember records that the cluster has the manifest, which fields are ours there, and what the
+// cluster changed.
 func (t *task) remember(note string) {
 	t.update(func(s *state) {
 		s.acts.Digest, s.acts.Fields, s.acts.Applied, s.acts.Refused, s.acts.Judged = t.wanted.Digest, t.at.Fields, true, "", ""
@@ -360,8 +373,9 @@ func (t *task) remember(note string) {
 	})
 }
 
-// unmarked reports a cluster that takes our marks off what is applied. Without them it looks as if it had never been applied: it is tried
-// again with the patience that a refusal is met with.
+// unmarked reports a cluster that removes our marks from what is applied. Without them the
+// object looks as if it had never been applied. The apply is tried again at the intervals of
+// rejected manifests.
 func (t *task) unmarked(ctx context.Context, changed []string) queue.Next {
 	message := mutation(changed) + "; without our marks nobody knows that it is applied"
 	var wait time.Duration
@@ -375,8 +389,8 @@ func (t *task) unmarked(ctx context.Context, changed []string) queue.Next {
 	return queue.Next{After: wait}
 }
 
-// foreignManager is true when somebody else wrote the object before us. A subresource, such as
-// status, is written by the cluster's own controllers.
+// foreignManager reports whether somebody else wrote the object before us. Subresources, such
+// as status, do not count: the cluster's own controllers write them.
 func foreignManager(o *unstructured.Unstructured) bool {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager != workv1alpha2.FieldManager && f.Manager != workv1alpha2.ReplicasFieldManager && f.Subresource == "" {
@@ -386,8 +400,8 @@ func foreignManager(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// takeBack undoes an apply to an object that was created by somebody else between our look and
-// our apply: an apply of nothing gives up all that only we own.
+// takeBack undoes an apply to an object that somebody else created between our plan and our
+// apply. Applying an empty manifest gives up all that only we own.
 func (t *task) takeBack(ctx context.Context) (queue.Next, bool) {
 	q, o := t.queue, t.wanted.Object
 	metadata := map[string]any{"name": o.Name}
@@ -405,9 +419,9 @@ func (t *task) takeBack(ctx context.Context) (queue.Next, bool) {
 	return queue.Next{}, true
 }
 
-// judge finds out whether an object of others may become ours, and makes it so: what this hub
-// orphaned is its own again; what is equal is adopted; what differs is taken over if that is
-// allowed. Everything else is a conflict.
+// judge finds out whether an unmanaged object may become a copy, and makes it one. An orphan of
+// this hub becomes its copy again. An equal object is adopted. A different one is taken over if
+// that is allowed. Everything else is a conflict.
 func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool, bool) {
 	q, o := t.queue, t.wanted.Object
 	live, err := q.client.Get(ctx, o)
@@ -425,9 +439,9 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 	if orphan, ok := mark.ParseOrphan(live.GetAnnotations()[workv1alpha2.OrphanAnnotation]); ok && orphan.Hub == q.applier.hubID && !isCopied(live) {
 		from, err := q.applier.key().Verify(orphan.Source)
 		if err == nil {
-			// Taking it back would wipe out what shows that the hub was restored.
+			// Taking it back would remove the evidence that the hub was restored.
 			left := mirror.Object{Cluster: q.name(), Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, Source: orphan.Source}
-			from.Placement = 0 // the binding may be another by now
+			from.Placement = 0 // the binding may be another one by now
 			if from.Newer(t.wanted.Source) {
 				return t.suspected(ctx, func() (bool, error) { return q.applier.restore.verify(ctx, t.binding, left) })
 			}
@@ -439,8 +453,8 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 			return t.takeBackOrphan(ctx, live, orphan)
 		}
 	} else if from, err := q.applier.key().Verify(live.GetAnnotations()[workv1alpha2.SourceAnnotation]); err == nil && from.Template == t.wanted.Source.Template && !isCopied(live) {
-		// A cluster that was rebuilt from manifests has our marks, but not the fields that we
-		// owned.
+		// A cluster that was rebuilt from manifests has our marks, but not our ownership of the
+		// fields.
 		t.log(ctx).Info("taking back what carries this hub's mark")
 		return t.own(ctx, live, live.GetAnnotations()[workv1alpha2.OriginAnnotation], everybodys)
 	}
@@ -451,12 +465,13 @@ func (t *task) judge(ctx context.Context, seen mirror.Object) (queue.Next, bool,
 	return t.judged(seen, workv1alpha2.ReasonConflict, foreignMessage(t.wanted))
 }
 
-// failed reports what a call ended with, and says when to try again.
+// failed reports the error of a request, and says when to try again.
 func (t *task) failed(ctx context.Context, err error) queue.Next {
 	t.log(ctx).V(1).Info("not applied", "error", err.Error())
 	q, retry := t.queue, queue.Next{Backoff: true}
 	if unanswered(err) {
-		if q.items.Retries(item{binding: binding.Name(t.binding)}) > 0 { // else it may pass before anybody looks
+		// The first failure may pass soon, and is not reported.
+		if q.items.Retries(item{binding: binding.Name(t.binding)}) > 0 {
 			t.report(workv1alpha2.ReasonClusterUnreachable, silence(err))
 		}
 		return retry
@@ -471,7 +486,7 @@ func (t *task) failed(ctx context.Context, err error) queue.Next {
 		t.report(workv1alpha2.ReasonRejected, err.Error())
 		return retry
 	case apierrors.IsNotFound(err):
-		// The namespace or the type has just gone.
+		// The namespace or the type was deleted meanwhile.
 		q.applier.registry.Rediscover(q.name())
 		t.report(workv1alpha2.ReasonRejected, err.Error())
 		return retry
@@ -487,15 +502,15 @@ func (t *task) failed(ctx context.Context, err error) queue.Next {
 	return queue.Next{After: wait}
 }
 
-// unanswered is true for an error that says nothing about the request itself.
+// unanswered reports whether an error says nothing about the request itself.
 func unanswered(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsUnauthorized(err)
 }
 
-// silence says why there is no answer in words that do not change from one attempt to the
-// next, as those of network errors do.
+// silence describes why there is no answer. The text is the same for each attempt, unlike that
+// of network errors.
 func silence(err error) string {
 	var status apierrors.APIStatus
 	switch {

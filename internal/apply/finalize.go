@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// finalizers is how many bindings are let go at once.
+	// finalizers is the number of workers that remove finalizers of bindings.
 	finalizers = 4
-	// leavingLook is when to look again at a binding that waits for a cluster that leaves.
+	// leavingLook is the delay before a binding is checked again that waits for a cluster that
+	// leaves.
 	leavingLook = time.Second
 
 	firstFinalize, lastFinalize = 50 * time.Millisecond, 3 * time.Second
 )
 
-// finalize has a binding looked at if it is being deleted.
+// finalize queues a binding for letGo if it is being deleted.
 func (a *Applier) finalize(b *workv1alpha2.ResourceBinding) {
 	if !b.DeletionTimestamp.IsZero() {
 		a.finalizing.Add(binding.Name(b))
 	}
 }
 
-// letGo removes the finalizer of a deleted binding if every cluster that may have held something
-// of it is known not to any more. A cluster that has left the fleet cannot be asked and does
-// not hold the binding back.
+// letGo removes the finalizer of a deleted binding once every cluster that may have held a copy
+// is known to hold none. A cluster that left the fleet cannot be asked, and does not block the
+// deletion.
 func (a *Applier) letGo(ctx context.Context, name types.NamespacedName) queue.Next {
 	b, ok := a.bindings.Get(name)
 	if !ok || b.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(b, workv1alpha2.Finalizer) {
@@ -52,9 +53,10 @@ func (a *Applier) letGo(ctx context.Context, name types.NamespacedName) queue.Ne
 			return queue.Next{Backoff: true}
 		}
 		if _, open := a.queue(cluster); !open {
-			return queue.Next{After: leavingLook} // its Cluster is about to go, and no event says when
+			// Its Cluster will soon be gone, and no event reports that.
+			return queue.Next{After: leavingLook}
 		}
-		return queue.Next{} // its queue looks again when it is done
+		return queue.Next{} // the queue of the cluster calls finalize when it is done
 	}
 	o := binding.Object(b.DeepCopy())
 	before, _ := o.DeepCopyObject().(client.Object)
@@ -63,7 +65,7 @@ func (a *Applier) letGo(ctx context.Context, name types.NamespacedName) queue.Ne
 	switch {
 	case err == nil, apierrors.IsNotFound(err), ctx.Err() != nil:
 		return queue.Next{}
-	case apierrors.IsConflict(err): // the cache is about to know the newer one
+	case apierrors.IsConflict(err): // the cache will have the newer version soon
 	default:
 		logr.FromContextOrDiscard(ctx).Error(err, "let binding go", "binding", name.String())
 	}

@@ -14,8 +14,8 @@ import (
 	"orrery.dev/orrery/internal/mark"
 )
 
-// ensureKey returns the key by which the hub knows its own marks, and makes it at the first
-// start. Whoever loses it makes every copy one that nobody knows: it is in every backup of the hub.
+// ensureKey returns the key that signs the hub's marks, and creates it at the first start.
+// Without the key no existing copy is recognized; every backup of the hub contains it.
 func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (mark.Key, error) {
 	name := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: mark.KeySecret}
 	for {
@@ -45,7 +45,7 @@ func ensureKey(ctx context.Context, hub client.Client, reader client.Reader) (ma
 		switch err := hub.Create(ctx, made); {
 		case err == nil:
 			return key, nil
-		case !apierrors.IsAlreadyExists(err): // else another process was first
+		case !apierrors.IsAlreadyExists(err): // otherwise another process was first
 			return nil, fmt.Errorf("create secret %s: %w", name, err)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// labelWrites remembers the labels that this process gave namespaces of one cluster, by namespace: labels that somebody changes each time are put back at the pace of copies.
+// labelWrites remembers the labels that this process gave namespaces of one cluster, by
+// namespace. Labels that somebody keeps changing are put back at the pace of copies.
 type labelWrites struct {
 	mu      sync.Mutex
 	written map[string]labelWrite
@@ -23,7 +24,7 @@ type labelWrite struct {
 	at       time.Time
 }
 
-// pause is the time until a namespace may be given labels.
+// pause returns the time until the labels of a namespace may be written.
 func (l *labelWrites) pause(namespace string, labels map[string]string, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +35,8 @@ func (l *labelWrites) pause(namespace string, labels map[string]string, now time
 	return pauseAfter(w.putBacks, w.at, now)
 }
 
-// wrote takes note that a namespace was given labels. contested is true once of a namespace whose labels are put back again and again.
+// wrote records that the labels of a namespace were written. contested is true once for labels
+// that are put back again and again.
 func (l *labelWrites) wrote(namespace string, labels map[string]string, now time.Time) (contested bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,14 +52,14 @@ func (l *labelWrites) wrote(namespace string, labels map[string]string, now time
 	return w.putBacks == contestedAfter
 }
 
-// forget forgets a namespace that is gone.
+// forget removes a namespace that is gone.
 func (l *labelWrites) forget(namespace string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.written, namespace)
 }
 
-// labelContest says who changes labels of a namespace that the hub puts back.
+// labelContest says who keeps changing labels of a namespace that the hub puts back.
 func labelContest(cluster string, found *unstructured.Unstructured, changes map[string]any) string {
 	var paths, managers []string
 	for _, label := range slices.Sorted(maps.Keys(changes)) {

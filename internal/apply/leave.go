@@ -17,11 +17,11 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// Leave takes what is ours out of a cluster that leaves the fleet, as its deletionPolicy says:
-// Orphan takes our marks off, Delete deletes what this hub placed and the namespaces that it
-// made, but for what others hold in them. It returns nil when nothing is left, and otherwise an
-// error that says what is; it is to be called again then. A cluster that cannot be reached is
-// left as it is if its workloads are to stay anyway.
+// Leave removes what is ours from a cluster that leaves the fleet, as its deletionPolicy says.
+// Orphan removes our marks. Delete deletes what this hub placed and the namespaces that it
+// created, except where others have objects in them. Leave returns nil when nothing is left;
+// otherwise the error says what is left, and the caller calls Leave again. A cluster that
+// cannot be reached is left as it is if its workloads stay anyway.
 func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 	orphan := m.Cluster().Spec.DeletionPolicy != clusterv1alpha1.DeletionDelete
 	if !m.Reachable() {
@@ -37,7 +37,7 @@ func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 	if !ok {
 		return fmt.Errorf("leave cluster %s: the applier has not started", m.Name())
 	}
-	// Whoever started before the cluster began to leave ends first.
+	// Items that began before the cluster started to leave end first.
 	q.working.Lock()
 	q.working.Unlock() //nolint:staticcheck // nothing is protected: this waits
 
@@ -71,7 +71,8 @@ func (a *Applier) Leave(ctx context.Context, m *member.Member) error {
 	return nil
 }
 
-// beyond names what this hub placed in the cluster where its agent lets the hub do nothing any more.
+// beyond names the copies where the profile of the cluster's agent no longer lets the hub do
+// anything.
 func (q *clusterQueue) beyond() []string {
 	var names []string
 	for _, o := range q.ours() {
@@ -82,10 +83,12 @@ func (q *clusterQueue) beyond() []string {
 	return names
 }
 
-// defaultListPatience is how long a cluster that leaves, and whose workloads are to stay, is given to list what was placed there.
+// defaultListPatience is how long a leaving cluster whose workloads stay may take to list its
+// copies.
 const defaultListPatience = 30 * time.Second
 
-// waited is how long a leaving cluster has been waited for by this process. A mirror that has just started lists everything anew.
+// waited returns how long this process has waited for the lists of a leaving cluster. A mirror
+// that has just started lists everything again.
 func (q *clusterQueue) waited() time.Duration {
 	if q.unlistedSince.IsZero() {
 		q.unlistedSince = time.Now()
@@ -93,7 +96,7 @@ func (q *clusterQueue) waited() time.Duration {
 	return time.Since(q.unlistedSince)
 }
 
-// unlisted names the types of what was placed in the cluster of which the mirror does not know everything.
+// unlisted names the types of placed objects that the mirror does not list completely.
 func (q *clusterQueue) unlisted() []string {
 	var types []string
 	for _, name := range q.applier.bindings.In(q.name()) {
@@ -108,7 +111,7 @@ func (q *clusterQueue) unlisted() []string {
 	return slices.Compact(types)
 }
 
-// ours are the objects in the cluster that this hub placed.
+// ours returns the objects in the cluster that this hub placed.
 func (q *clusterQueue) ours() []mirror.Object {
 	return slices.DeleteFunc(q.applier.mirror.PlacedIn(q.name()), func(o mirror.Object) bool {
 		_, known := q.applier.bindings.ByUID(o.Binding)
@@ -117,8 +120,9 @@ func (q *clusterQueue) ours() []mirror.Object {
 	})
 }
 
-// empty orphans or deletes every placed object. Those that are not of this join, or were there
-// before, are only ever orphaned. With partly, those are not waited for of which the cluster cannot list the type.
+// empty orphans or deletes every placed object. Objects from an earlier join, or that were
+// there before, are only orphaned. With partly, it does not wait for objects whose type the
+// cluster cannot list.
 func (q *clusterQueue) empty(ctx context.Context, orphan, partly bool) error {
 	waitsFor := func(o mirror.Object) bool {
 		return q.bounds(o.Namespace) == "" && (!partly || q.applier.mirror.Synced(q.name(), o.Resource.GroupResource()))
@@ -157,8 +161,8 @@ func (q *clusterQueue) empty(ctx context.Context, orphan, partly bool) error {
 	return errors.Join(fmt.Errorf("leave cluster %s: %d objects are left: %s", q.name(), len(left), some(names)), failure)
 }
 
-// leaveNamespaces takes our mark off the namespaces that this hub made, or deletes those in
-// which nothing is of others.
+// leaveNamespaces removes our mark from the namespaces that this hub created, or deletes those
+// in which others have no objects.
 func (q *clusterQueue) leaveNamespaces(ctx context.Context, orphan bool) error {
 	marked, _ := q.applier.mirror.Namespaces(q.name())
 	var failure error

@@ -12,8 +12,10 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// mutated names the fields of a manifest that a cluster has otherwise, or not at all, right after it took the manifest: a webhook or an admission policy there
-// changes them, or its version of the API does not know them. What it has besides is for added to name. Values are not named: they may be secret.
+// mutated returns the paths of the fields that a cluster changed or dropped right after it
+// accepted the manifest. A webhook or an admission policy changes them, or the cluster's
+// version of the API does not know them. added finds what the cluster added. Values are not
+// returned: they may be secret.
 func mutated(manifest, applied *unstructured.Unstructured) []string {
 	var paths []string
 	compareFields("", manifest.Object, applied.Object, func(path string, _, _ any) { paths = append(paths, path) })
@@ -21,7 +23,7 @@ func mutated(manifest, applied *unstructured.Unstructured) []string {
 	return paths
 }
 
-// mutation says so in one sentence; empty for none.
+// mutation describes the paths in one sentence; "" if there are none.
 func mutation(paths []string) string {
 	if len(paths) == 0 {
 		return ""
@@ -29,13 +31,14 @@ func mutation(paths []string) string {
 	return fmt.Sprintf("the cluster changes what is applied: %s; a webhook or an admission policy there does, or its API does not know them", some(paths))
 }
 
-// takesMarks is true when what a cluster made of a manifest is not known as the binding's, or as of this digest: whoever looks for it would apply it again.
+// takesMarks reports whether the applied object lost the label of the binding or the annotation
+// of the digest. It would then be applied again and again.
 func takesMarks(manifest, applied *unstructured.Unstructured) bool {
 	return applied.GetLabels()[workv1alpha2.BindingLabel] != manifest.GetLabels()[workv1alpha2.BindingLabel] ||
 		applied.GetAnnotations()[workv1alpha2.DigestAnnotation] != manifest.GetAnnotations()[workv1alpha2.DigestAnnotation]
 }
 
-// compareFields tells of each field of a wanted value that another has otherwise.
+// compareFields calls tell for each field of a wanted value that has another value in is.
 func compareFields(path string, wanted, is any, tell func(path string, wanted, is any)) {
 	switch wanted := wanted.(type) {
 	case map[string]any:
@@ -55,7 +58,7 @@ func compareFields(path string, wanted, is any, tell func(path string, wanted, i
 	}
 }
 
-// join appends a field's name to a path.
+// join appends the name of a field to a path.
 func join(path, name string) string {
 	if strings.ContainsAny(name, "./[]") {
 		name = strconv.Quote(name)
@@ -66,7 +69,8 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-// counterpart is the element of a list that the i-th of a wanted list became: by name where each has one of its own, for others may put their own before it.
+// counterpart returns the element of a list that corresponds to the i-th of a wanted list.
+// Elements with a unique name are found by name, for others may insert elements before them.
 func counterpart(wanted, elements []any, i int) any {
 	name := func(v any) string {
 		o, _ := v.(map[string]any)
@@ -96,7 +100,8 @@ func counterpart(wanted, elements []any, i int) any {
 	return nil
 }
 
-// same compares two values without regard for how an API server writes them: what is empty it may leave out, and quantities it has a form of its own for.
+// same compares two values as an API server may rewrite them: it leaves out empty values, and
+// normalizes quantities.
 func same(wanted, is any) bool {
 	switch wanted := wanted.(type) {
 	case nil:

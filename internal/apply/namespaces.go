@@ -40,7 +40,8 @@ var (
 
 func namespaceObject(name string) Object { return Object{Resource: namespaceResource, Name: name} }
 
-// Spread says in which members the namespaces of the hub are made. It is the value of a flag; the zero value is SpreadNeeded.
+// Spread says in which members the namespaces of the hub are created. It is the value of a
+// flag; the zero value is SpreadNeeded.
 type Spread string
 
 // The values of Spread.
@@ -63,18 +64,19 @@ func (s *Spread) Set(value string) error {
 // Type implements pflag.Value.
 func (*Spread) Type() string { return "Needed|All" }
 
-// Fences say which clusters the hub's namespaces may use.
+// Fences says which clusters the hub's namespaces may use.
 type Fences interface {
-	// Allowed says whether a namespace may use a cluster. Until Synced it is not known that it may.
+	// Allowed reports whether a namespace may use a cluster. It may return false before Synced.
 	Allowed(namespace, cluster string) bool
 	Synced() bool
-	// SubscribeFences and SubscribeClusters call f when namespaces may use other clusters than before, and when a cluster may be
-	// used by others. f must not block.
+	// SubscribeFences calls f with the namespaces whose allowed clusters changed.
+	// SubscribeClusters calls f with a cluster whose allowed namespaces changed. f must not block.
 	SubscribeFences(f func(namespaces sets.Set[string]))
 	SubscribeClusters(f func(cluster string))
 }
 
-// everywhere follows which namespaces of the hub are to be in every member.
+// everywhere holds the namespaces of the hub that are to be in every member. A nil everywhere,
+// for SpreadNeeded, holds none.
 type everywhere struct {
 	fences Fences
 
@@ -82,7 +84,7 @@ type everywhere struct {
 	namespaces sets.Set[string]
 }
 
-// follow notes what became of a namespace of the hub. A nil everywhere is one of SpreadNeeded: it has none.
+// follow records the state of a namespace of the hub; nil: it was deleted.
 func (e *everywhere) follow(name string, n *metav1.PartialObjectMetadata) {
 	if e == nil {
 		return
@@ -105,7 +107,7 @@ func (e *everywhere) all() []string {
 	return e.namespaces.UnsortedList()
 }
 
-// in is true of a namespace that is to be in a cluster though nothing is placed there.
+// in reports whether a namespace is to be in a cluster even if nothing is placed there.
 func (e *everywhere) in(namespace, cluster string) bool {
 	if e == nil {
 		return false
@@ -116,15 +118,16 @@ func (e *everywhere) in(namespace, cluster string) bool {
 	return wanted && e.fences.Allowed(namespace, cluster)
 }
 
-// spreads is true of a namespace of the hub that SpreadAll is about: not those of the clusters themselves, not Orrery's own, and
-// none with the label by which it opts out.
+// spreads reports whether SpreadAll includes a namespace of the hub. It excludes those of
+// Kubernetes itself, those of Orrery, and those with the label to opt out.
 func spreads(n *metav1.PartialObjectMetadata) bool {
 	return n.DeletionTimestamp.IsZero() && n.Name != metav1.NamespaceDefault &&
 		!strings.HasPrefix(n.Name, "kube-") && !strings.HasPrefix(n.Name, "orrery-") && n.Labels[workv1alpha2.SkipNamespaceLabel] != "true"
 }
 
-// followed are the labels of a namespace that those follow which this hub made in members: not the name, which each API server writes
-// itself, and not what is said to Orrery.
+// followed returns the labels of a hub namespace that are copied to the namespaces which this
+// hub created in members. The name is left out, as each API server sets it itself, and so are
+// labels for Orrery.
 func followed(labels map[string]string) map[string]string {
 	out := make(map[string]string, len(labels))
 	for key, value := range labels {
@@ -136,8 +139,9 @@ func followed(labels map[string]string) map[string]string {
 	return out
 }
 
-// ensureNamespace creates the namespace of a placed object where it is absent, with our mark,
-// by which it is deleted when the hub's namespace is gone, and with the labels of the hub's.
+// ensureNamespace creates the namespace of a placed object if it is absent, with the labels of
+// the hub's namespace and our mark. With the mark it is deleted once the hub's namespace is
+// gone.
 func (q *clusterQueue) ensureNamespace(ctx context.Context, name string) error {
 	if name == "" || q.hasNamespace(name) {
 		return nil
@@ -177,12 +181,13 @@ func (q *clusterQueue) createNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// outOfBounds is the error of what the profile of a cluster's agent does not let the hub do.
+// outOfBounds returns the error for what the profile of a cluster's agent does not allow.
 func outOfBounds(gr schema.GroupResource, name, why string) error {
 	return apierrors.NewForbidden(gr, name, errors.New(why))
 }
 
-// bounds says why the hub may do nothing with objects in a namespace of the cluster, "" for those that have none; "": it may.
+// bounds returns why the hub may not change objects in a namespace of the cluster; "" if it
+// may. The namespace "" stands for objects without one.
 func (q *clusterQueue) bounds(namespace string) string {
 	spec := &q.member.Cluster().Spec
 	if spec.MayPlace(namespace) {
@@ -196,8 +201,8 @@ func (q *clusterQueue) hasNamespace(name string) bool {
 	return is == presence.Present
 }
 
-// reclaim makes an orphan ours again in one write, so that it is never an object that nobody
-// knows; its namespace too, if this hub made that.
+// reclaim makes an orphan a copy again in one write, so that it is never without an owner. It
+// also marks its namespace again if this hub created that.
 func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, origin string) error {
 	q, o := t.queue, t.wanted.Object
 	if o.Namespace != "" {
@@ -218,9 +223,10 @@ func (t *task) reclaim(ctx context.Context, live *unstructured.Unstructured, ori
 	return t.remark(ctx, live, origin)
 }
 
-// reconcileNamespace has a namespace that this hub made in the member follow the hub's own, and
-// deletes it when that is gone, no binding names it there, and nothing but Kubernetes' own is left
-// in it. One that holds what others made is kept, without our mark. One that is to be everywhere is made.
+// reconcileNamespace keeps a namespace that this hub created in the member like the hub's own.
+// It deletes the namespace once the hub's is gone, no binding names it there, and only objects
+// of Kubernetes itself are left. A namespace with objects of others is kept, without our mark.
+// A namespace that is to be in every member is created.
 func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queue.Next {
 	a := q.applier
 	marked, synced := a.mirror.Namespaces(q.name())
@@ -232,7 +238,7 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		return queue.Next{}
 	}
 	if spec := &q.member.Cluster().Spec; !spec.MayPlace(name) || !ours && spec.Profile() != clusterv1alpha1.AgentProfileAll {
-		return queue.Next{} // its agent does not let us
+		return queue.Next{} // the profile of the agent does not allow it
 	}
 	n, err := a.hubNamespace(ctx, name)
 	switch {
@@ -241,7 +247,7 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 		return queue.Next{After: wait, Backoff: err != nil}
 	case !ours && apierrors.IsNotFound(err):
 		q.labelled.forget(name)
-		return queue.Next{} // it has just gone
+		return queue.Next{} // it has just been deleted
 	case err == nil:
 		if err = q.ensureNamespace(ctx, name); err != nil {
 			logr.FromContextOrDiscard(ctx).Info("namespace not made yet", "namespace", name, "cause", err.Error())
@@ -253,7 +259,7 @@ func (q *clusterQueue) reconcileNamespace(ctx context.Context, name string) queu
 	}
 	for _, b := range a.bindings.In(q.name()) {
 		if b.Namespace == name {
-			return queue.Next{} // its end brings us back
+			return queue.Next{} // the deletion of the binding starts this again
 		}
 	}
 	gone, err := q.deleteNamespace(ctx, name)
@@ -275,7 +281,7 @@ func (a *Applier) hubNamespace(ctx context.Context, name string) (*metav1.Partia
 	return n, nil
 }
 
-// podSecurity are the labels of the hub's namespace that say its Pod Security levels.
+// podSecurity returns the Pod Security labels of a namespace of the hub.
 func (a *Applier) podSecurity(ctx context.Context, namespace string) (map[string]string, error) {
 	n, err := a.hubNamespace(ctx, namespace)
 	if err != nil {
@@ -284,9 +290,11 @@ func (a *Applier) podSecurity(ctx context.Context, namespace string) (map[string
 	return podsecurity.Labels(n.Labels), nil
 }
 
-// labelNamespace gives a namespace that this hub made the labels of the hub's own. Labels that
-// the hub's has not are taken off if they are from here: those that others set are theirs, and of Pod Security
-// stricter than nothing. A namespace that is placed has the labels of its template. Labels that somebody changes again and again wait.
+// labelNamespace copies the labels of the hub's namespace to a namespace that this hub created.
+// Labels that the hub's namespace lacks are removed only if this hub set them: others may have
+// set theirs, and a Pod Security label of others is stricter than none. A namespace that is
+// placed has the labels of its template. wait is the time until labels that somebody keeps
+// changing may be written again.
 func (q *clusterQueue) labelNamespace(ctx context.Context, n *metav1.PartialObjectMetadata) (wait time.Duration, err error) {
 	name, wanted := n.Name, followed(n.Labels)
 	if _, o := q.find(namespaceObject(name)); o.Placed() || maps.Equal(followed(q.applier.mirror.NamespaceLabels(q.name(), name)), wanted) {
@@ -319,7 +327,8 @@ func (q *clusterQueue) labelNamespace(ctx context.Context, n *metav1.PartialObje
 	return 0, nil
 }
 
-// labelChanges are the labels to be set on a namespace, and those of ours to be taken off (nil). It is pure.
+// labelChanges returns the labels to set on a namespace, and with the value nil those of ours
+// to remove. It is pure.
 func labelChanges(found *unstructured.Unstructured, wanted map[string]string) map[string]any {
 	changes := map[string]any{}
 	is := followed(found.GetLabels())
@@ -336,7 +345,7 @@ func labelChanges(found *unstructured.Unstructured, wanted map[string]string) ma
 	return changes
 }
 
-// setByUs is true of a label that this hub set last.
+// setByUs reports whether this hub set the label last.
 func setByUs(o *unstructured.Unstructured, label string) bool {
 	return slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
 		var fields map[string]any
@@ -348,8 +357,8 @@ func setByUs(o *unstructured.Unstructured, label string) bool {
 	})
 }
 
-// deleteNamespace deletes a namespace that this hub made, if nothing in it is of others; then
-// it takes our mark off. It returns false while something in it is about to go.
+// deleteNamespace deletes a namespace that this hub created. If it has objects of others, its
+// mark is removed instead. done is false while objects in it will soon be gone.
 func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done bool, err error) {
 	found, err := q.client.Get(ctx, namespaceObject(name))
 	if apierrors.IsNotFound(err) {
@@ -364,7 +373,7 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 	held, pending, err := q.contents(ctx, name)
 	switch {
 	case err != nil:
-		return false, err // what is in it is not known
+		return false, err // its contents are not known
 	case len(held) > 0:
 		return true, q.keepNamespace(ctx, found, held)
 	case len(pending) > 0:
@@ -379,7 +388,8 @@ func (q *clusterQueue) deleteNamespace(ctx context.Context, name string) (done b
 	return err == nil || apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 }
 
-// keepNamespace takes our mark off a namespace that holds what others made, and says so.
+// keepNamespace removes our mark from a namespace that has objects of others, and records an
+// event.
 func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Unstructured, held []string) error {
 	left, err := q.client.Mark(ctx, namespaceObject(found.GetName()), found.GetUID(), map[string]any{workv1alpha2.NamespaceLabel: nil}, nil)
 	if err != nil {
@@ -392,8 +402,8 @@ func (q *clusterQueue) keepNamespace(ctx context.Context, found *unstructured.Un
 	return nil
 }
 
-// unmarkNamespace takes our mark off a namespace that this hub made. What it leaves says so at
-// the next join.
+// unmarkNamespace removes our mark from a namespace that this hub created. An annotation stays,
+// by which the next join recognizes the namespace.
 func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
 	if name == "" || q.applier.mirror.NamespaceMark(q.name(), name) != q.applier.hubID {
 		return nil
@@ -410,8 +420,8 @@ func (q *clusterQueue) unmarkNamespace(ctx context.Context, name string) error {
 	return client.IgnoreNotFound(err)
 }
 
-// contents lists everything in a namespace of the member, from the member. held names what is
-// of others, and pending what is about to go.
+// contents lists everything in a namespace of the member, from the member itself. held names
+// the objects of others, and pending those that will soon be gone.
 func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pending []string, err error) {
 	apis := q.member.APIs()
 	if unsure := apis.Unsure(inhabits); unsure != "" {
@@ -437,14 +447,15 @@ func (q *clusterQueue) contents(ctx context.Context, namespace string) (held, pe
 	return held, pending, nil
 }
 
-// inhabits is true of a type of which objects live in namespaces. What cannot be deleted, such as
-// PodMetrics, is a view of something else: a metrics server that is away holds up no namespace.
+// inhabits reports whether objects of the type live in namespaces. A type that cannot be
+// deleted, such as PodMetrics, is a view of other objects: an absent metrics server must not
+// block a namespace.
 func inhabits(api member.API) bool {
 	return api.Namespaced && slices.Contains(api.Verbs, "list") && slices.Contains(api.Verbs, "delete")
 }
 
-// ofThisJoin is true of an object that this hub placed in the cluster as it is joined now, for a
-// binding that it knows or has just let go, and that was not there before.
+// ofThisJoin reports whether this hub placed the object in the cluster since it joined, for a
+// binding in the cache, which may just have been released, and the object was not there before.
 func (q *clusterQueue) ofThisJoin(o *metav1.PartialObjectMetadata) bool {
 	if o.Labels[workv1alpha2.BindingLabel] == "" || o.Annotations[workv1alpha2.OriginAnnotation] != "" {
 		return false
@@ -457,18 +468,18 @@ func (q *clusterQueue) ofThisJoin(o *metav1.PartialObjectMetadata) bool {
 type inhabitant struct {
 	api    member.API
 	object *metav1.PartialObjectMetadata
-	placed bool // by this hub, for this join
+	placed bool // by this hub, since the cluster joined
 }
 
-// classify tells what others hold in a namespace (held) from what goes with what this hub placed
-// there (pending). Kubernetes' own is neither. It is pure.
+// classify separates the objects of others (held) from those that go with what this hub placed
+// (pending). Objects that Kubernetes itself creates are in neither. It is pure.
 func classify(found []inhabitant) (held, pending []string) {
 	byUID := make(map[types.UID]inhabitant, len(found))
 	for _, i := range found {
 		byUID[i.object.UID] = i
 	}
-	// goes is true of what is placed, is being deleted, or belongs to such an object: the garbage
-	// collector takes what has lost its owner.
+	// goes reports whether an object is placed, is being deleted, or has only owners that go or
+	// are gone: the garbage collector then deletes it.
 	var goes func(i inhabitant, depth int) bool
 	goes = func(i inhabitant, depth int) bool {
 		if i.placed || i.object.DeletionTimestamp != nil {
@@ -499,7 +510,7 @@ func claim(api member.API) bool {
 	return api.GroupVersionKind.GroupKind() == schema.GroupKind{Kind: "PersistentVolumeClaim"}
 }
 
-// kubernetesOwn is true of what every Kubernetes makes in a namespace by itself.
+// kubernetesOwn reports whether every Kubernetes creates the object in a namespace by itself.
 func kubernetesOwn(i inhabitant) bool {
 	switch i.api.GroupVersionKind.GroupKind() {
 	case schema.GroupKind{Kind: "ServiceAccount"}:
@@ -514,7 +525,7 @@ func kubernetesOwn(i inhabitant) bool {
 	}
 }
 
-// some names a few things and counts the others.
+// some joins the first three names and counts the others.
 func some(things []string) string {
 	const most = 3
 	if more := len(things) - most; more > 0 {
@@ -523,8 +534,8 @@ func some(things []string) string {
 	return strings.Join(things, ", ")
 }
 
-// others names what others have in a copy that takes its contents with it: a Namespace, or a
-// CustomResourceDefinition. pending names what is about to go.
+// others names the objects of others that would be deleted with a Namespace or a
+// CustomResourceDefinition. pending names those that will soon be gone.
 func (q *clusterQueue) others(ctx context.Context, o mirror.Object) (held, pending []string, err error) {
 	switch o.Resource.GroupResource() {
 	case namespaceResource.GroupResource():
@@ -544,7 +555,7 @@ func (q *clusterQueue) others(ctx context.Context, o mirror.Object) (held, pendi
 	}
 }
 
-// instances lists the objects of a CustomResourceDefinition in the member.
+// instances lists the objects of a CustomResourceDefinition in the member, as contents does.
 func (q *clusterQueue) instances(ctx context.Context, crd string) (held, pending []string, err error) {
 	i := slices.IndexFunc(q.member.APIs().All(), func(a member.API) bool {
 		return a.Resource+"."+a.GroupVersionKind.Group == crd && a.Preferred

@@ -26,23 +26,23 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// retirement is for how long an override policy that was deleted still counts. What is deleted with
-// it, its objects or the policy that places them, is known by then: what is to stay as it is does
-// not lose its override first.
+// retirement is how long a deleted override policy still counts. What is deleted together with
+// it, its objects or the policy that places them, is known by then. So an object that is to
+// stay as it is does not lose its override first.
 const retirement = 2 * time.Second
 
-// overrides are the hub's override policies.
+// overrides are the override policies of the hub.
 type overrides struct {
 	index  *render.Overrides
 	synced []toolscache.InformerSynced
 
 	mu          sync.RWMutex
 	subscribers []func(before, after *policyv1alpha1.OverridePolicy)
-	// retiring says whether an override policy that was deleted still has to count; nil: it has not.
+	// retiring reports whether a deleted override policy still has to count; nil: none has.
 	retiring func(v *render.Override) bool
 }
 
-// asOverride is an object of the hub as an override policy; nil for any other object.
+// asOverride returns an object of the hub as an override policy; nil for any other object.
 func asOverride(o any) *policyv1alpha1.OverridePolicy {
 	if p, ok := o.(interface {
 		Override() *policyv1alpha1.OverridePolicy
@@ -81,16 +81,17 @@ func (o *overrides) changed(was, is *policyv1alpha1.OverridePolicy) {
 		return
 	}
 	if retiring := o.index.Get(client.ObjectKeyFromObject(is)); was == nil && retiring != nil {
-		was = retiring.Policy // it was deleted just now, and counts still
+		was = retiring.Policy // it was deleted just now, and still counts
 	}
 	o.index.Set(is)
 	o.tell(was, is)
 }
 
-// retire ends an override policy that was deleted, as soon as nothing is left that it has to count for.
+// retire removes a deleted override policy as soon as nothing is left for which it has to
+// count.
 func (o *overrides) retire(v *render.Override) {
 	if o.index.Get(client.ObjectKeyFromObject(v.Policy)) != v {
-		return // there is one of its name again
+		return // a new policy has its name
 	}
 	if o.retiring != nil && o.retiring(v) {
 		time.AfterFunc(retirement, func() { o.retire(v) })
@@ -110,8 +111,8 @@ func (o *overrides) tell(was, is *policyv1alpha1.OverridePolicy) {
 	}
 }
 
-// of returns the override policies that select a template, nil when there is none, and those that
-// are missing of the ones that are needed.
+// of returns the override policies that select a template, nil if there is none, and those of
+// the needed ones that do not exist.
 func (o *overrides) of(source *unstructured.Unstructured, needed []types.NamespacedName) (selecting []*render.Override, missing []types.NamespacedName) {
 	if source == nil {
 		source = &unstructured.Unstructured{}
@@ -119,7 +120,7 @@ func (o *overrides) of(source *unstructured.Unstructured, needed []types.Namespa
 	return o.index.With(source, needed)
 }
 
-// overrideKind is the kind of an override policy.
+// overrideKind returns the kind of an override policy.
 func overrideKind(namespace string) string {
 	if namespace == "" {
 		return "ClusterOverridePolicy"
@@ -127,8 +128,8 @@ func overrideKind(namespace string) string {
 	return "OverridePolicy"
 }
 
-// touched calls f with the bindings whose templates one of some override policies selects, or that
-// need it, each once. Only templates are looked at that its selectors can mean.
+// touched calls f once with each binding that needs one of some override policies, or whose
+// template one of them selects. It checks only templates that the selectors can match.
 func (a *Applier) touched(either []*render.Override, f func(*workv1alpha2.ResourceBinding)) {
 	seen := sets.New[types.UID]()
 	for _, v := range either {
@@ -152,8 +153,8 @@ func (a *Applier) touched(either []*render.Override, f func(*workv1alpha2.Resour
 	}
 }
 
-// candidates are the bindings whose templates an override policy's selectors can mean; some come
-// more than once.
+// candidates yields the bindings whose templates the selectors of an override policy can match.
+// A binding may come more than once.
 func (a *Applier) candidates(p *policyv1alpha1.OverridePolicy) iter.Seq[*workv1alpha2.ResourceBinding] {
 	return func(yield func(*workv1alpha2.ResourceBinding) bool) {
 		selectors := p.Spec.ResourceSelectors
@@ -178,8 +179,8 @@ func (a *Applier) candidates(p *policyv1alpha1.OverridePolicy) iter.Seq[*workv1a
 	}
 }
 
-// stillCounts is true while an override policy that was deleted changed what a policy placed that
-// is gone as well, and placement has not said yet that this stays as it is.
+// stillCounts reports whether a deleted override policy changes objects whose placing policy is
+// deleted as well, while placement has not yet decided that those objects stay as they are.
 func (a *Applier) stillCounts(v *render.Override) bool {
 	a.mu.RLock()
 	ctx := a.ctx
@@ -203,8 +204,8 @@ func (a *Applier) stillCounts(v *render.Override) bool {
 	return counts
 }
 
-// Overrides are the override policies that select a template, in the order in which they are
-// applied.
+// Overrides returns the override policies that select a template, in the order in which they
+// are applied.
 func (a *Applier) Overrides(o *unstructured.Unstructured) []records.Policy {
 	var found []records.Policy
 	for _, v := range a.overrides.index.Of(o) {

@@ -16,11 +16,12 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// fieldSet is a set of fields as managedFields writes it: "f:NAME" is a field of a map, "k:{KEYS}", "v:VALUE" or "i:INDEX" an element of a list, and "." the value
-// itself. An empty set is the value with all that is in it.
+// fieldSet is a set of fields as in managedFields. The key "f:NAME" is a field of a map,
+// "k:{KEYS}", "v:VALUE" and "i:INDEX" are elements of a list, and "." is the value itself. An
+// empty set stands for the value with everything in it.
 type fieldSet map[string]any
 
-// fieldsIn reads the set of an entry of managedFields; nil where there is none.
+// fieldsIn returns the set of an entry of managedFields; nil if the entry has none.
 func fieldsIn(entry metav1.ManagedFieldsEntry) fieldSet {
 	var s fieldSet
 	if entry.FieldsV1 == nil || json.Unmarshal(entry.FieldsV1.GetRawBytes(), &s) != nil {
@@ -29,12 +30,13 @@ func fieldsIn(entry metav1.ManagedFieldsEntry) fieldSet {
 	return s
 }
 
-// isOurs reports whether an entry of managedFields is the one of our server-side apply.
+// isOurs reports whether an entry of managedFields belongs to our server-side apply.
 func isOurs(entry metav1.ManagedFieldsEntry) bool {
 	return entry.Manager == workv1alpha2.FieldManager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == ""
 }
 
-// ownSet returns the fields that our server-side apply owns, in the version of the API in which it wrote last; nil for none.
+// ownSet returns the fields that our server-side apply owns by its entry in a version of the
+// API; nil if there is no such entry.
 func ownSet(o *unstructured.Unstructured, version string) fieldSet {
 	for _, entry := range o.GetManagedFields() {
 		if isOurs(entry) && entry.APIVersion == version {
@@ -44,13 +46,13 @@ func ownSet(o *unstructured.Unstructured, version string) fieldSet {
 	return nil
 }
 
-// at returns the part of a set at a key. whole is true where the set has all of it.
+// at returns the part of the set at a key. whole is true if the set has all of the value there.
 func (s fieldSet) at(key string) (part fieldSet, whole bool) {
 	m, found := s[key].(map[string]any)
 	return m, found && len(m) == 0
 }
 
-// has reports whether a set has the field, or list element, at the end of a path of keys.
+// has reports whether the set has the field, or list element, at the end of a path of keys.
 func (s fieldSet) has(path ...string) bool {
 	for _, key := range path {
 		part, found := s[key].(map[string]any)
@@ -62,7 +64,8 @@ func (s fieldSet) has(path ...string) bool {
 	return true
 }
 
-// element returns the key of a set under which it has the i-th element of a list; "" where it does not.
+// element returns the key under which the set has the i-th element of a list; "" if the set
+// lacks it.
 func (s fieldSet) element(value any, i int) string {
 	for key := range s {
 		kind, text, _ := strings.Cut(key, ":")
@@ -77,7 +80,7 @@ func (s fieldSet) element(value any, i int) string {
 			matches := isMap && len(keys) > 0
 			for name, v := range keys {
 				is, set := o[name]
-				matches = matches && (!set || sameText(v, is)) // a key that is left out has its default
+				matches = matches && (!set || sameText(v, is)) // an omitted key has its default
 			}
 			if matches {
 				return key
@@ -95,7 +98,7 @@ func (s fieldSet) element(value any, i int) string {
 	return ""
 }
 
-// keyed returns the element of a list that a set has under a key; nil for none.
+// keyed returns the element of a list that a set has under a key; nil if there is none.
 func keyed(elements []any, key string) any {
 	for i, element := range elements {
 		if (fieldSet{key: nil}).element(element, i) == key {
@@ -105,15 +108,17 @@ func keyed(elements []any, key string) any {
 	return nil
 }
 
-// sameText compares two scalars as JSON.
+// sameText reports whether two values are equal as JSON.
 func sameText(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && string(x) == string(y)
 }
 
-// takenFromUs reports whether somebody changed our copy since it was applied: a field of the manifest has another value there, and is not ours any more. A field that is ours and
-// has another value got it as it was applied, from a webhook or from an API server that does not know the field; to apply it again would change nothing.
+// takenFromUs reports whether somebody changed our copy since it was applied: a field of the
+// manifest has another value, and is not ours any more. A field that is ours and has another
+// value got it during the apply, from a webhook or an API server that does not know the field.
+// Applying it again would change nothing.
 func takenFromUs(manifest, live *unstructured.Unstructured) bool {
 	return taken(retained(manifest, live).Object, live.Object, ownSet(live, manifest.GetAPIVersion()), false)
 }
@@ -157,12 +162,13 @@ var controllers = []string{
 	"cluster-autoscaler", "autoscaler", "horizontal-pod-autoscaler", "vpa-updater", "vpa-recommender", "keda", "keda-operator",
 }
 
-// isController reports whether an entry of managedFields is of a controller of Kubernetes or of an autoscaler: of whatever scales by the subresource, but for kubectl.
+// isController reports whether an entry of managedFields belongs to a controller of Kubernetes
+// or an autoscaler. That includes every client of the subresource scale except kubectl.
 func isController(entry metav1.ManagedFieldsEntry) bool {
 	return slices.Contains(controllers, entry.Manager) || entry.Subresource == "scale" && !strings.HasPrefix(entry.Manager, "kubectl")
 }
 
-// controllersSet returns the fields of an object that controllers of Kubernetes and autoscalers own.
+// controllersSet returns the fields that controllers of Kubernetes and autoscalers own.
 func controllersSet(o *unstructured.Unstructured) fieldSet {
 	var all fieldSet
 	for _, entry := range o.GetManagedFields() {
@@ -173,14 +179,14 @@ func controllersSet(o *unstructured.Unstructured) fieldSet {
 	return all
 }
 
-// merge returns the fields that one of two sets has. It changes neither.
+// merge returns the union of two sets. It changes neither.
 func merge(a, b fieldSet) fieldSet {
 	out := maps.Clone(a)
 	if out == nil {
 		out = fieldSet{}
 	}
 	if len(a) == 0 && len(b) > 0 && a != nil || len(b) == 0 && len(a) > 0 && b != nil {
-		out["."] = map[string]any{} // one has the value itself, and the other what is in it
+		out["."] = map[string]any{} // one has the value itself, the other what is in it
 	}
 	for key, value := range b {
 		of, _ := value.(map[string]any)
@@ -192,7 +198,7 @@ func merge(a, b fieldSet) fieldSet {
 	return out
 }
 
-// pathOf is the path of a key of a set, in words.
+// pathOf returns the path of a key of a set as text.
 func pathOf(path, key string) string {
 	kind, text, _ := strings.Cut(key, ":")
 	var value any
@@ -209,7 +215,7 @@ func pathOf(path, key string) string {
 	return path + "[" + strings.Trim(text, `"`) + "]"
 }
 
-// split divides a set into what is handed over and what stays.
+// split divides the set into the fields that are handed over and those that stay.
 func (s fieldSet) split(path string, stays func(path string) bool) (taken, left fieldSet) {
 	taken, left = fieldSet{}, fieldSet{}
 	for key, value := range s {
@@ -250,7 +256,7 @@ func (s fieldSet) overlaps(other fieldSet) bool {
 	return false
 }
 
-// beyond names the fields of a set that another does not have.
+// beyond returns the paths of the fields that the other set lacks.
 func (s fieldSet) beyond(path string, other fieldSet) (paths []string) {
 	for key, value := range s {
 		part, _ := value.(map[string]any)
@@ -266,7 +272,7 @@ func (s fieldSet) beyond(path string, other fieldSet) (paths []string) {
 	return paths
 }
 
-// within returns the fields of a set that a value has.
+// within returns the fields of the set that exist in a value.
 func (s fieldSet) within(value any) fieldSet {
 	out := fieldSet{}
 	for key, inner := range s {
@@ -287,10 +293,13 @@ func (s fieldSet) within(value any) fieldSet {
 	return out
 }
 
-// takes returns the fields of an entry of managedFields that are handed over; ours are the fields that our server-side apply owns already.
+// takes returns the fields of an entry of managedFields that are handed over. ours are the
+// fields that our server-side apply owns already.
 type takes func(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet
 
-// everybodys are the fields of whoever wrote an object before it was ours. Those of a controller stay its own, but for what pods run, which no controller sets of a template.
+// everybodys selects the fields of all managers that wrote an object before it was ours. A
+// controller keeps its fields, except those that say what pods run, which no controller sets in
+// a template.
 func everybodys(entry metav1.ManagedFieldsEntry, _ fieldSet) fieldSet {
 	switch {
 	case entry.Subresource != "", entry.Manager == workv1alpha2.FieldManager, entry.Manager == workv1alpha2.ReplicasFieldManager:
@@ -301,7 +310,7 @@ func everybodys(entry metav1.ManagedFieldsEntry, _ fieldSet) fieldSet {
 	return fieldsIn(entry)
 }
 
-// ofPods returns the part of a set that says what pods run.
+// ofPods returns the part of the set that says what pods run.
 func (s fieldSet) ofPods() fieldSet {
 	spec, _ := s.at("f:spec")
 	pods := maps.Clone(spec)
@@ -312,8 +321,9 @@ func (s fieldSet) ofPods() fieldSet {
 	return fieldSet{"f:spec": map[string]any(pods)}
 }
 
-// formerOwners are the fields of who made an object that an earlier version of the hub adopted: who updated it, or applied it with kubectl or Helm, and owns fields beside us.
-// Whoever changed the object since then took the fields from us.
+// formerOwners selects the fields of the clients that created an object which an earlier
+// version of the hub adopted: they updated it, or applied it with kubectl or Helm, and own
+// fields together with us. A client that changed the object since then took its fields from us.
 func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	deployed := entry.Operation == metav1.ManagedFieldsOperationUpdate || entry.Manager == "helm" || strings.HasPrefix(entry.Manager, "kubectl")
 	if set := everybodys(entry, ours); deployed && !isController(entry) && set.overlaps(ours) {
@@ -322,7 +332,8 @@ func formerOwners(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	return nil
 }
 
-// restorers are the fields of who made a copy anew, marks and all, from what was saved of it.
+// restorers selects the fields of a client that created a copy again, with its marks, from a
+// backup of it.
 func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	labels, _ := fieldsIn(entry).at("f:metadata")
 	labels, _ = labels.at("f:labels")
@@ -332,7 +343,8 @@ func restorers(entry metav1.ManagedFieldsEntry, ours fieldSet) fieldSet {
 	return nil
 }
 
-// staying reports which fields of an object are not handed over: what the manifest leaves to the cluster, and the marks of others.
+// staying returns a function that reports whether a field is not handed over: the manifest
+// leaves it to the cluster, or it is a mark of another tool.
 func staying(manifest, live *unstructured.Unstructured) func(path string) bool {
 	own := clusterOwn(manifest)
 	return func(path string) bool {
@@ -344,7 +356,8 @@ func staying(manifest, live *unstructured.Unstructured) func(path string) bool {
 	}
 }
 
-// handOver returns managedFields of an object in which our server-side apply owns what the selected entries owned; false where it owns all of it already. It is pure.
+// handOver returns the managedFields of an object in which our server-side apply owns what the
+// selected entries owned; false if it owns all of that already. It is pure.
 func handOver(manifest, live *unstructured.Unstructured, selects takes, now time.Time) ([]metav1.ManagedFieldsEntry, bool) {
 	entries := live.GetManagedFields()
 	ours := metav1.ManagedFieldsEntry{
@@ -396,7 +409,8 @@ func encodedSet(s fieldSet) *metav1.FieldsV1 {
 	return metav1.NewFieldsV1(cmp.Or(string(encoded(map[string]any(s))), "{}"))
 }
 
-// toGo names the fields of an adopted object that are not in its template, and that go with the next change of the template.
+// toGo returns the paths of the fields of an adopted object that its template lacks, and that
+// the next change of the template removes.
 func toGo(manifest, live *unstructured.Unstructured) []string {
 	ours := ownSet(live, manifest.GetAPIVersion())
 	stays := staying(manifest, live)
@@ -409,7 +423,8 @@ func toGo(manifest, live *unstructured.Unstructured) []string {
 	return slices.Compact(paths)
 }
 
-// withoutControllers returns a manifest without the fields that a controller of Kubernetes or an autoscaler owns of an object, and we do not. It changes neither.
+// withoutControllers returns a manifest without the fields that a controller of Kubernetes or
+// an autoscaler owns, and we do not. It changes neither argument.
 func withoutControllers(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	theirs := controllersSet(live)
 	if len(theirs) == 0 {

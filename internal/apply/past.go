@@ -20,51 +20,51 @@ import (
 	"orrery.dev/orrery/internal/records"
 )
 
-// past is what the records of earlier processes show of the hub. A result names the generation of a
-// binding, and the version of a template, that the hub had committed: a hub with an earlier one was
-// restored from a backup, whatever the members can say of it. Records may be lost, and end a moment
-// before their process: without them the copies in the members show it.
+// past compares the hub with the records of earlier processes. A result names the generation of
+// a binding, and the version of a template, that the hub had committed. A hub with an earlier
+// one was restored from a backup, even if the members cannot show that. Records may be lost,
+// and end a moment before their process; then only the copies in the members show a restore.
 type past struct {
 	applier *Applier
 
 	comparing sync.Mutex // held by the worker that compares
 
 	mu     sync.Mutex
-	newest map[types.UID]recorded // by binding; those that were compared are gone
+	newest map[types.UID]recorded // by binding, without those that were compared
 }
 
 // comparePatience bounds how long one worker compares with the hub.
 const comparePatience = 10 * time.Second
 
-// recorded is the latest that is recorded of a binding. Each number has a result of its own, for
-// the results may be of different clusters and times.
+// recorded is the latest that is recorded for a binding. Each number has its own result, as the
+// results may come from different clusters and times.
 type recorded struct {
 	generation latest[int64] // of the binding
 	templates  []templateVersion
 }
 
-// templateVersion is the latest that is recorded of a template of a binding: its generation, or
-// its resourceVersion if it is of a kind without generations.
+// templateVersion is the latest recorded version of a template of a binding: its generation, or
+// its resourceVersion if its kind has no generations.
 type templateVersion struct {
 	uid types.UID
 	latest[uint64]
 }
 
-// latest is the largest number that is recorded, and the result that has it.
+// latest is the largest recorded number, and the cluster and time of the result that has it.
 type latest[N int64 | uint64] struct {
 	number  N
 	cluster string
 	time    time.Time
 }
 
-// add takes in the number of a result.
+// add replaces the number if that of the result is larger.
 func (l *latest[N]) add(number N, r records.Result) {
 	if number > l.number {
 		l.number, l.cluster, l.time = number, r.Cluster, r.Time
 	}
 }
 
-// of returns the latest version that is recorded of a template.
+// of returns the latest recorded version of a template; zero if there is none.
 func (r *recorded) of(template types.UID) latest[uint64] {
 	for _, v := range r.templates {
 		if v.uid == template {
@@ -74,8 +74,8 @@ func (r *recorded) of(template types.UID) latest[uint64] {
 	return latest[uint64]{}
 }
 
-// add takes in a result that was recorded. One from before a confirmed restore shows nothing, and
-// must not hide one from after it.
+// add adds a recorded result. A result from before a confirmed restore is ignored: it proves
+// nothing, and must not hide a later one.
 func (p *past) add(r records.Result) {
 	if !r.Time.After(p.applier.restore.confirmedSince()) {
 		return
@@ -97,23 +97,23 @@ func (p *past) add(r records.Result) {
 	p.newest[r.Binding] = one
 }
 
-// open returns what is not compared yet. All was added before anything is compared.
+// open returns what is not compared yet. All results are added before the first comparison.
 func (p *past) open() map[types.UID]recorded {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.newest)
 }
 
-// drop forgets what was compared.
+// drop removes the entry of a binding that was compared.
 func (p *past) drop(binding types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.newest, binding)
 }
 
-// compared reports whether the hub has all that was recorded, as far as is known. What cannot be
-// compared yet is compared the next time. It waits for no other worker that compares: the hub may
-// answer slowly.
+// compared reports whether the hub has all that was recorded, as far as is known. Entries that
+// cannot be compared yet stay for the next call. It returns false at once while another worker
+// compares, for the hub may answer slowly.
 func (p *past) compared(ctx context.Context) (bool, error) {
 	if p.mu.Lock(); len(p.newest) == 0 {
 		p.mu.Unlock()
@@ -150,7 +150,7 @@ func (p *past) compared(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// after returns what is recorded from after a time.
+// after returns the records that are newer than t.
 func (r *recorded) after(t time.Time) recorded {
 	left := recorded{generation: r.generation}
 	if !r.generation.time.After(t) {
@@ -160,18 +160,18 @@ func (r *recorded) after(t time.Time) recorded {
 	return left
 }
 
-// empty is true where nothing is recorded.
+// empty reports whether nothing is recorded.
 func (r *recorded) empty() bool { return r.generation.number == 0 && len(r.templates) == 0 }
 
-// verify finds out from the hub itself whether it has what was recorded of a binding. It returns
-// false while only the caches are older.
+// verify compares the hub itself with what was recorded for a binding. It returns false if only
+// the caches were older.
 func (p *past) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, one recorded) (restored bool, err error) {
 	r := p.applier.restore
 	judged := r.Epoch()
 	live := binding.Object(b.DeepCopy())
 	err = r.reader.Get(ctx, client.ObjectKeyFromObject(live), live)
 	if apierrors.IsNotFound(err) || err == nil && live.GetUID() != b.UID {
-		return false, nil // it went meanwhile
+		return false, nil // it was deleted meanwhile
 	}
 	if err != nil {
 		return false, fmt.Errorf("get binding: %w", err)
@@ -184,7 +184,7 @@ func (p *past) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, one 
 	template.SetGroupVersionKind(binding.Kind(b))
 	err = r.reader.Get(ctx, client.ObjectKey{Namespace: b.Namespace, Name: b.Spec.Resource.Name}, template)
 	if apierrors.IsNotFound(err) {
-		return false, nil // it went meanwhile
+		return false, nil // it was deleted meanwhile
 	}
 	if err != nil {
 		return false, fmt.Errorf("get template: %w", err)
@@ -197,7 +197,8 @@ func (p *past) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, one 
 		binding.Name(b), template.ResourceVersion, was.number, was.cluster, was.time.UTC().Format(time.RFC3339)))
 }
 
-// suspect remembers that the hub seems to be restored. It returns false where that was confirmed meanwhile.
+// suspect records that the hub seems to be restored. It returns false if that was confirmed
+// meanwhile.
 func (p *past) suspect(ctx context.Context, judged int64, reason string) (bool, error) {
 	r := p.applier.restore
 	if err := r.suspect(ctx, reason, judged, judged); err != nil {

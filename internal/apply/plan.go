@@ -22,37 +22,38 @@ func objectOf(o mirror.Object) Object {
 	return Object{Resource: o.Resource, Namespace: o.Namespace, Name: o.Name}
 }
 
-// Intent is what a binding intends with one cluster.
+// Intent is what a binding wants in one cluster.
 type Intent int
 
 // The values of Intent.
 const (
-	Place  Intent = iota // the binding names the cluster
-	Vacate               // it does not: what it placed there before goes
-	Remove               // it is deleted, and its copies with it
-	Leave                // it is deleted, and its copies stay without our marks
+	Place  Intent = iota // the binding names the cluster: the copy is to be there
+	Vacate               // the binding does not name the cluster: its copies are removed
+	Remove               // the binding is deleted, and its copies with it
+	Leave                // the binding is deleted, and its copies stay without our marks
 )
 
-// Foreign says what may become of an object that this hub did not make and that is where a copy
-// is to be.
+// Foreign is what may be done with an object that this hub did not create and that is where a
+// copy is to be.
 type Foreign int
 
 // The values of Foreign.
 const (
-	Refuse   Foreign = iota // it is left alone
-	Adopt                   // it becomes ours if it is equal to the manifest
-	TakeOver                // it becomes what the manifest says
+	Refuse   Foreign = iota // the object is left alone
+	Adopt                   // the object becomes a copy if it is equal to the manifest
+	TakeOver                // the object becomes a copy, and gets the manifest
 )
 
 // Wanted is what a binding wants of one cluster.
 type Wanted struct {
 	Intent Intent
-	// Decided is false while the placement is about another generation of the template, or was
-	// decided without knowing the Cluster: nobody acts on it.
+	// Decided is false while the placement is for another generation of the template, or was
+	// decided without knowing the Cluster. Nothing is done then.
 	Decided bool
-	// Reason and Message say why there is no manifest.
+	// Reason and Message say why Manifest is nil. Reason is empty if there is a manifest.
 	Reason, Message string
-	// Object is the place of the manifest, Digest its digest, and Source what it is made from.
+	// Object is where the manifest belongs, Digest its digest, and Source what it is rendered
+	// from.
 	Object   Object
 	Manifest *unstructured.Unstructured
 	Digest   string
@@ -60,29 +61,32 @@ type Wanted struct {
 	Foreign  Foreign
 	// Security are the Pod Security labels of the hub's namespace.
 	Security map[string]string
-	// Keeps is true when copies lose our marks where the binding does not name the cluster any
-	// more, and are not deleted: a PersistentVolumeClaim that only follows a workload has data
-	// whose deletion nobody asked for, and what a template left in the cluster that was deleted
-	// with propagation Orphan needs the copy.
+	// Keeps is true if the copies lose our marks, and are not deleted, once the binding does not
+	// name the cluster any more. That is so for a PersistentVolumeClaim that is placed only as the
+	// dependency of a workload: nobody asked to delete its data. It is also so where objects need
+	// the copy whose template was deleted with propagation Orphan, so that they stayed in the
+	// cluster.
 	Keeps bool
-	// Held is true of a cluster to be vacated in which the copies have to stay for now; see Release.
+	// Held is true if the copies have to stay for now in a cluster that the binding does not name
+	// any more; see Release.
 	Held bool
-	// Suspended says why nothing is to be written to the cluster because of the placement, and
-	// SuspendedMessage explains it. A deleted binding is not held up by that.
+	// Suspended is the reason why the placement holds back all writes to the cluster, and
+	// SuspendedMessage explains it; empty: writes are not held back. The deletion of a binding is
+	// never held back.
 	Suspended, SuspendedMessage string
-	// Work is that of a template that ends.
+	// Work is the work of a template that ends, such as a Job.
 	Work Work
 }
 
-// Owner says whose mark is on an object.
+// Owner says which binding an object belongs to by its mark.
 type Owner int
 
 // The values of Owner.
 const (
-	Nobody  Owner = iota // no binding's that the hub has
-	Binding              // the binding's that is planned for
-	Another              // another binding's
-	Going                // another binding's that is being deleted
+	Nobody  Owner = iota // no binding that the hub has
+	Binding              // the binding that is planned for
+	Another              // another binding
+	Going                // another binding, which is being deleted
 )
 
 // Copy is an object in the cluster that carries a binding's mark.
@@ -90,89 +94,100 @@ type Copy struct {
 	mirror.Object
 
 	Owner Owner
-	// Authentic is true when this hub marked it, ThisJoin when it did so for the cluster as it
-	// is joined now, and Newer when it did so with what the hub does not have (yet, or any more).
+	// Authentic is true if this hub made the mark, and ThisJoin if it did so since the cluster
+	// joined. Newer is true if the copy was made from a state that the hub does not have (yet, or
+	// any more).
 	Authentic, ThisJoin, Newer bool
 }
 
-// Seen is what is known of the cluster.
+// Seen is what is known of the cluster for a binding.
 type Seen struct {
 	Reachable bool
-	// Lost is true of a cluster that is known not to answer. Right after a start that is not known.
+	// Lost is true if the cluster is known not to answer. Right after a start it is false, for
+	// that is not known yet.
 	Lost bool
-	// Listed is true when every copy that the cluster may have is known. Problem is why the cluster
-	// cannot list the type; empty: it can, or is at it.
+	// Listed is true if every copy that the cluster may have is known. Problem says why the
+	// cluster cannot list the type; empty: the list works, or is being read.
 	Listed  bool
 	Problem string
-	// At says what is at the place of the manifest.
+	// At says whether an object is where the manifest belongs, and AtObject is that object.
 	At       presence.Presence
 	AtObject Copy
-	// OurNamespace is true of a Namespace that this hub made in the cluster for other copies.
+	// OurNamespace is true for a Namespace that this hub created in the cluster for other copies.
 	OurNamespace bool
-	// Copies are those of the binding in the cluster, the one at the place among them.
+	// Copies are the copies of the binding in the cluster, including one where the manifest
+	// belongs.
 	Copies []Copy
 }
 
-// Known is what earlier acts in the cluster have shown. The zero value knows nothing.
+// Known is what earlier actions in the cluster have shown. The zero value knows nothing.
 type Known struct {
 	Now time.Time
-	// Digest of the manifest that was applied last, and the hash of the fields that were ours
-	// then. Another hash later means that somebody took fields from us.
+	// Digest is that of the manifest that was applied last, and Fields the hash of the fields that
+	// were ours then. A different hash later means that somebody took fields from us.
 	Digest string
 	Fields uint64
-	// Drifted is true of a copy that was found to be changed by others since Digest was applied.
+	// Drifted is true if others changed the copy since Digest was applied.
 	Drifted bool
-	// Applied is true when the cluster was seen to have Digest.
+	// Applied is true if the cluster was seen to have Digest.
 	Applied bool
-	// Note says what the cluster made of it; empty: it has it as it was applied.
+	// Note says what the cluster changed of the manifest; empty: the cluster has the manifest as
+	// it was applied.
 	Note string
-	// Refused is the digest of the manifest that the cluster rejected; it is not sent again
-	// before RetryAt.
+	// Refused is the digest of the manifest that the cluster rejected. It is not sent again before
+	// RetryAt.
 	Refused string
 	RetryAt time.Time
-	// Judged is the object of others that was found not to be ours to take; see judgement.
+	// Judged identifies an unmanaged object that may not become a copy; see judgement.
 	Judged                      string
 	JudgedReason, JudgedMessage string
-	// Inspected is true once it is known what of an object that was there before goes with the next change of its template.
+	// Inspected is true once it is known which fields of an object that was there before the hub
+	// placed it are removed with the next change of its template.
 	Inspected bool
-	// PutBacks counts the writes in a row that put the copy back, and PutBack is the time of the last; see putsBack.
+	// PutBacks counts the writes in a row that put the copy back, and PutBack is the time of the
+	// last one; see putsBack.
 	PutBacks int
 	PutBack  time.Time
-	// Contested is true of a copy that is put back again and again.
+	// Contested is true if the copy is put back again and again.
 	Contested bool
-	// Unsure is true when a request was never answered, so that the cluster may have what was
-	// not seen.
+	// Unsure is true if a request was never answered, so that the cluster may have a state that
+	// was not seen.
 	Unsure bool
-	// Restored is true while the hub was restored from a backup and nobody confirmed that.
+	// Restored is true while the hub seems to be restored from a backup and nobody confirmed that.
 	Restored bool
-	// Surveyed is true once this process has looked at the copies in every cluster that answers for
-	// one that is newer than the hub.
+	// Surveyed is true once this process has checked, in every cluster that answers, whether a
+	// copy is newer than the hub.
 	Surveyed bool
-	// Fate is what is known of the copy that Wanted.Work.Mark is about, if none is there.
+	// Fate is what is known of the copy that Wanted.Work.Mark describes, if that copy is not
+	// there.
 	Fate Fate
 }
 
-// Verb is what an Action does.
+// Verb is the kind of an Action.
 type Verb int
 
 // The values of Verb.
 const (
-	Report  Verb = iota // remember Reason and Message; calls nobody
-	Await               // plan again when the types were listed; calls nobody
-	Retry               // plan again after After, or with growing patience; calls nobody
-	Forget              // remember that the cluster holds nothing of the binding; calls nobody
+	Report  Verb = iota // remember Reason and Message; no request
+	Await               // plan again once the types are listed; no request
+	Retry               // plan again after After; no request
+	Forget              // remember that the cluster holds nothing of the binding; no request
 	Suspect             // find out whether the hub was restored from a backup
-	Ask                 // read the object: what became of an earlier request is not known
-	Compare             // read our copy: whether others changed it is not known
-	Inspect             // read an object that was there before: what of it goes with the next change of its template is not known
-	Create              // apply the manifest where nothing is
-	Update              // apply the manifest to our copy
-	Repair              // apply the manifest to our copy, which others changed
-	Judge               // find out whether an object of others may become ours, and make it so
-	Delete              // delete a copy
-	Unmark              // take our marks off a copy
-	Begin               // have the binding say that its work begins in the cluster, or that Copy does what was asked for
-	Recall              // ask the cluster what became of a copy that is not there
+	Ask                 // read the object: the result of an earlier request is unknown
+	Compare             // read our copy: whether others changed it is unknown
+	// Inspect reads an object that was there before: which of its fields the next change of its
+	// template removes is unknown.
+	Inspect
+	Create // apply the manifest where no object is
+	Update // apply the manifest to our copy
+	Repair // apply the manifest to our copy, which others changed
+	Judge  // find out whether an unmanaged object may become a copy, and make it one
+	Delete // delete a copy
+	Unmark // remove our marks from a copy
+	// Begin records in the binding that its work begins in the cluster, or that Copy does the work
+	// that was requested.
+	Begin
+	Recall // ask the cluster for the history of a copy that is not there
 )
 
 var verbs = [...]string{
@@ -180,7 +195,7 @@ var verbs = [...]string{
 	"Begin", "Recall",
 }
 
-// writes is true of what changes the cluster.
+// writes reports whether the verb may change the cluster.
 func (v Verb) writes() bool {
 	switch v {
 	case Create, Update, Repair, Judge, Delete, Unmark, Begin:
@@ -193,36 +208,40 @@ func (v Verb) writes() bool {
 // String implements fmt.Stringer.
 func (v Verb) String() string { return verbs[v] }
 
-// Action is one thing to be done. Actions are done in order; one that fails ends the list.
+// Action is one step. Actions are done in order; an action that fails ends the list.
 type Action struct {
 	Verb Verb
-	// Copy is the object that Suspect, Compare, Judge, Delete and Unmark are about, and the one that
-	// Update and Repair change. Create and Ask are about Wanted.Object.
+	// Copy is the object for Suspect, Compare, Inspect, Judge, Delete, Unmark, Update and Repair,
+	// and for Begin the object that does the work already, without a UID if there is none. Create
+	// and Ask use Wanted.Object.
 	Copy mirror.Object
-	// Reason and Message of Report; ReasonFullyApplied means applied.
+	// Reason and Message are those of Report. ReasonFullyApplied means that the manifest is
+	// applied.
 	Reason, Message string
-	// After of Retry; 0: with growing patience.
+	// After is the delay of Retry; 0: exponential backoff.
 	After time.Duration
 }
 
-// surveyLook is when a removal is planned again that waits for the survey.
+// surveyLook is the delay before a removal is planned again that waits for Known.Surveyed.
 const surveyLook = 500 * time.Millisecond
 
-// Plan says what is to be done for a binding in one cluster. It is pure.
+// Plan returns what to do for a binding in one cluster. It is pure.
 func Plan(w Wanted, s Seen, k Known) []Action {
 	return untilSettled(planSuspended(w, s, k), k)
 }
 
-// planSuspended says what is to be done at the pace of the copy, and what of it is held back.
+// planSuspended returns the actions at the pace at which a copy may be put back, without those
+// that Wanted.Suspended holds back.
 func planSuspended(w Wanted, s Seen, k Known) []Action {
 	actions := pace(plan(w, s, k), w, k)
 	if w.Suspended == "" || w.Intent != Place && w.Intent != Vacate {
 		return actions
 	}
-	// What would be written says that something is held back; without it nothing is, and what
-	// was found is reported.
+	// Only a planned write shows that something is held back. Without one the results are reported
+	// as usual.
 	if i := slices.IndexFunc(actions, func(a Action) bool { return a.Verb.writes() }); i >= 0 {
-		before := slices.DeleteFunc(slices.Clone(actions[:i]), func(a Action) bool { return a.Verb == Report }) // there is one result
+		// There is only one result: that of the suspension replaces the others.
+		before := slices.DeleteFunc(slices.Clone(actions[:i]), func(a Action) bool { return a.Verb == Report })
 		actions = slices.Concat(before, report(w.Suspended, w.SuspendedMessage))
 	}
 	return actions
@@ -234,7 +253,8 @@ func plan(w Wanted, s Seen, k Known) []Action {
 	}
 	switch {
 	case !w.Decided:
-		return []Action{{Verb: Retry}} // a decision brings us back; this is for one that says nothing new
+		// A new decision starts another plan. This Retry is for a decision that changes nothing.
+		return []Action{{Verb: Retry}}
 	case w.Reason != "":
 		return report(w.Reason, w.Message)
 	case !s.Reachable:
@@ -258,8 +278,8 @@ func report(reason, message string) []Action {
 	return []Action{{Verb: Report, Reason: reason, Message: message}}
 }
 
-// planUnreachable reports on a cluster that does not answer: what was applied stays applied, as
-// far as is known.
+// planUnreachable reports on a cluster that does not answer. An applied manifest counts as
+// applied until the cluster shows otherwise.
 func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case k.Applied && k.Digest == w.Digest:
@@ -269,12 +289,12 @@ func planUnreachable(w Wanted, s Seen, k Known) []Action {
 	case s.Lost:
 		return report(workv1alpha2.ReasonClusterUnreachable, "the cluster cannot be reached")
 	default:
-		return []Action{{Verb: Retry}} // it was not asked yet
+		return []Action{{Verb: Retry}} // the cluster was not probed yet
 	}
 }
 
-// planUnlisted reports on a cluster that answers and cannot list the type: what was applied stays
-// applied, as far as is known.
+// planUnlisted reports on a cluster that answers but cannot list the type. An applied manifest
+// counts as applied until the cluster shows otherwise.
 func planUnlisted(w Wanted, s Seen, k Known) []Action {
 	if k.Applied && k.Digest == w.Digest {
 		return report(workv1alpha2.ReasonFullyApplied, k.note(w))
@@ -284,7 +304,7 @@ func planUnlisted(w Wanted, s Seen, k Known) []Action {
 		w.Object.Resource.GroupResource(), w.Object, s.Problem))
 }
 
-// planPresent plans for a place that is taken.
+// planPresent plans where an object is at the place of the manifest.
 func planPresent(w Wanted, s Seen, k Known) []Action {
 	o := s.AtObject
 	switch {
@@ -309,10 +329,11 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	case o.Owner == Nobody, o.Digest != w.Digest, !o.ThisJoin:
 		return send(Update, w, k, o.Object)
 	case k.Digest != w.Digest && (k.Unsure || k.Digest != ""):
-		// Our own apply was never answered: somebody may have changed the object right after it.
+		// Our own apply was never answered, so somebody may have changed the object right after it.
 		return send(Update, w, k, o.Object)
 	case k.Digest == "":
-		// The digest says what was applied, not what is there: no record was kept, or it was lost.
+		// The digest shows what was applied, not what is there now. There is no record of the fields,
+		// or it was lost.
 		return []Action{{Verb: Compare, Copy: o.Object}}
 	case k.Drifted, k.Fields != 0 && k.Fields != o.Fields:
 		return []Action{{Verb: Repair, Copy: o.Object}}
@@ -324,7 +345,7 @@ func planPresent(w Wanted, s Seen, k Known) []Action {
 	return append(actions, planLeftovers(w, s, k)...)
 }
 
-// note is what is known of how the cluster has the manifest.
+// note returns what the cluster changed of the wanted manifest, as far as is known.
 func (k *Known) note(w Wanted) string {
 	if k.Digest != w.Digest {
 		return ""
@@ -335,15 +356,15 @@ func (k *Known) note(w Wanted) string {
 const restoredMessage = "the hub was restored from a backup, and the cluster has a newer version; " +
 	"nothing is deleted or rolled back until that is confirmed: run orrery server confirm-restore"
 
-// notPlaced says what is in the way.
+// notPlaced says that an object exists that this hub did not place.
 func notPlaced(w Wanted) string {
 	return fmt.Sprintf("%s exists and was not placed by this hub", w.Object)
 }
 
-// wayOut ends a message about an object of others that is in the way.
+// wayOut ends a message about a conflict with an unmanaged object.
 const wayOut = "; make the template equal (orrery promote does), set conflictResolution: Overwrite in its policy, or delete the object in the cluster"
 
-// foreignMessage says so of an object without a mark, and the way out.
+// foreignMessage describes the conflict with an object without our mark, and how to end it.
 func foreignMessage(w Wanted) string {
 	if w.Foreign != Refuse {
 		return notPlaced(w) + wayOut
@@ -355,11 +376,13 @@ func foreignMessage(w Wanted) string {
 func conflict(message string) []Action {
 	return []Action{
 		{Verb: Report, Reason: workv1alpha2.ReasonConflict, Message: message},
-		{Verb: Retry}, // nobody tells when it goes away, but a look costs no call
+		// No event reports the end of the conflict, and planning again costs no request.
+		{Verb: Retry},
 	}
 }
 
-// send applies the manifest unless the cluster has just rejected it.
+// send plans an apply of the manifest, or a wait if the cluster has just rejected that
+// manifest.
 func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
 		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}}
@@ -367,8 +390,8 @@ func send(verb Verb, w Wanted, k Known, o mirror.Object) []Action {
 	return []Action{{Verb: verb, Copy: o}}
 }
 
-// planForeign plans for an object of others. What it is has to be read, but not again while
-// neither it nor the manifest has changed.
+// planForeign plans for an object that this hub did not place. The object has to be read, but
+// not again before the object or the manifest changes.
 func planForeign(w Wanted, o Copy, k Known) []Action {
 	if k.Judged != "" && k.Judged == judgement(w, o.Object) {
 		actions := conflict(cmp.Or(k.JudgedMessage, foreignMessage(w)))
@@ -376,12 +399,14 @@ func planForeign(w Wanted, o Copy, k Known) []Action {
 		return actions
 	}
 	if k.Refused == w.Digest && k.Now.Before(k.RetryAt) {
-		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}} // it may be ours, without our marks
+		// It may be a copy that lost our marks.
+		return []Action{{Verb: Retry, After: k.RetryAt.Sub(k.Now)}}
 	}
 	return []Action{{Verb: Judge, Copy: o.Object}}
 }
 
-// judgement identifies what it was decided about that an object is not ours to take.
+// judgement identifies the object and the manifest for which the decision was made that the
+// object may not become a copy. It is empty if the object is not known well enough.
 func judgement(w Wanted, o mirror.Object) string {
 	if o.ResourceVersion == "" {
 		return ""
@@ -393,13 +418,14 @@ func judgement(w Wanted, o mirror.Object) string {
 	return about
 }
 
-// planLeftovers removes what the binding placed in the cluster under another kind or name.
+// planLeftovers removes copies of the binding that are in the cluster under another kind or
+// name.
 func planLeftovers(w Wanted, s Seen, k Known) []Action {
 	var actions []Action
 	for _, c := range s.Copies {
 		same := c.Resource.GroupResource() == w.Object.Resource.GroupResource() &&
 			c.Namespace == w.Object.Namespace && c.Name == w.Object.Name
-		if same || c.UID == s.AtObject.UID { // the object itself, perhaps seen through another group
+		if same || c.UID == s.AtObject.UID { // the object itself, perhaps listed by another API group
 			continue
 		}
 		actions = append(actions, remove(c, false, k)...)
@@ -407,24 +433,25 @@ func planLeftovers(w Wanted, s Seen, k Known) []Action {
 	return actions
 }
 
-// leaves is true when copies that are not wanted lose our marks and are not deleted.
+// leaves reports whether unwanted copies lose our marks instead of being deleted.
 func (w *Wanted) leaves() bool { return w.Intent == Leave || w.Intent != Place && w.Keeps }
 
-// planRemoval takes what a binding placed out of the cluster: deletes it, or only its marks.
+// planRemoval removes all copies of a binding from the cluster: it deletes them or removes
+// their marks.
 func planRemoval(w Wanted, s Seen, k Known) []Action {
 	switch {
 	case !s.Reachable:
-		return nil // everything is planned again when it answers
+		return nil // everything is planned again when the cluster answers
 	case w.Intent == Vacate && !w.Decided:
 		return []Action{{Verb: Retry}}
 	case w.Intent == Vacate && w.Held:
-		return nil // what it waits for brings us back
+		return nil // the event that Held waits for starts another plan
 	}
 	var actions []Action
 	left := false
 	for _, c := range s.Copies {
 		if !c.ThisJoin {
-			continue // of an earlier join: an orphan, which is removed on request only
+			continue // from an earlier join: an orphan, which is removed on request only
 		}
 		left = true
 		actions = append(actions, remove(c, w.leaves(), k)...)
@@ -437,7 +464,7 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 	case !s.Listed:
 		return append(actions, Action{Verb: Await})
 	case left:
-		return actions // the mirror tells when they are gone
+		return actions // the mirror reports when they are gone
 	case k.Unsure:
 		return []Action{{Verb: Ask}}
 	default:
@@ -445,7 +472,7 @@ func planRemoval(w Wanted, s Seen, k Known) []Action {
 	}
 }
 
-// remove plans the end of one copy.
+// remove plans the removal of one copy. leave removes only the marks.
 func remove(c Copy, leave bool, k Known) []Action {
 	switch {
 	case !c.ThisJoin || c.Deleting:

@@ -18,8 +18,9 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// remove deletes a copy. The copies of a binding that is deleted go with the propagation with which the template was deleted; those that
-// move out of a cluster, or are left over, go in the background.
+// remove deletes a copy. The copies of a deleted binding are deleted with the propagation with
+// which its template was deleted. Copies that move out of a cluster, or are left over, are
+// deleted in the background.
 func (t *task) remove(ctx context.Context, o mirror.Object) error {
 	propagation := metav1.DeletePropagationBackground
 	if t.wanted.Intent == Remove {
@@ -34,8 +35,9 @@ func (t *task) remove(ctx context.Context, o mirror.Object) error {
 	return err
 }
 
-// propagation returns the propagation with which the copies of a deleted binding are to be deleted. The garbage collector of the hub may
-// delete a binding before the deletion of its template is observed: then the template is read. The error says that it is not known yet.
+// propagation returns the propagation for the copies of a deleted binding. The garbage
+// collector of the hub may delete a binding before the deletion of its template is observed:
+// then the template is read. An error means that the propagation is not known yet.
 func (a *Applier) propagation(ctx context.Context, b *workv1alpha2.ResourceBinding) (metav1.DeletionPropagation, error) {
 	_, state := a.template(b)
 	if told := binding.Propagation(b, a.templates.Deletion(b.Spec.Resource.UID)); told != "" {

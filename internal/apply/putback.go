@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// putBacks counts the writes that put a copy back, and contests how often a copy became contested.
+// putBacks counts the writes that put a copy back, and contests how often a copy became
+// contested.
 var (
 	putBacks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "orrery_apply_put_backs_total",
@@ -26,13 +27,15 @@ var (
 
 func init() { metrics.Registry.MustRegister(putBacks, contests) } //nolint:gochecknoinits // where controller-runtime's own metrics register
 
-// Contest returns what puts the copy of a binding in a cluster into another state again and again, as far as this process has seen; the zero value: nothing.
+// Contest returns why the copy of a binding in a cluster is contested, as far as this process
+// has seen; the zero value if it is not.
 func (a *Applier) Contest(binding types.UID, cluster string) Contest {
 	s, _ := a.results.get(binding, cluster)
 	return s.contest
 }
 
-// uncontested takes note that a copy is contested no longer, once the last write that put it back counts no more.
+// uncontested resets the state of a copy whose last write that put it back does not count any
+// more, and returns the new state.
 func (t *task) uncontested(s state, now time.Time) state {
 	if s.acts.PutBacks == 0 || now.Sub(s.acts.PutBack) <= PutBackMemory {
 		return s
@@ -42,10 +45,10 @@ func (t *task) uncontested(s state, now time.Time) state {
 	return s
 }
 
-// prior is what an apply is about to change.
+// prior is the state before an apply.
 type prior struct {
 	putsBack bool
-	live     *unstructured.Unstructured // the copy as it is; nil: there is none, or it was not read
+	live     *unstructured.Unstructured // the copy before; nil: there was none, or it was not read
 	unread   bool
 }
 
@@ -67,7 +70,8 @@ func (t *task) prior(ctx context.Context, force bool) prior {
 	return b
 }
 
-// losses returns what a copy had lost before a manifest was applied.
+// losses returns what a copy had lost before a manifest was applied; nil if the copy could not
+// be read.
 func (t *task) losses(b prior, sent, applied *unstructured.Unstructured) []loss {
 	switch {
 	case b.unread:
@@ -81,7 +85,8 @@ func (t *task) losses(b prior, sent, applied *unstructured.Unstructured) []loss 
 	}
 }
 
-// wrote takes note of an apply: that it put the copy back, or that it was one of another manifest, which ends what was contested of fields that are not in it.
+// wrote records an apply. If it put the copy back, the write counts. If the manifest is another
+// one, contests end of fields that are not in it.
 func (t *task) wrote(b prior, sent, applied *unstructured.Unstructured) {
 	now, cluster := t.queue.applier.now(), t.queue.name()
 	var lost []loss

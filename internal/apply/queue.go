@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// workers is the most that is done in one cluster at once; the member's transport allows
-	// less when the cluster struggles.
+	// workers is the maximum number of items that are done at once in one cluster. The transport
+	// of the member allows less while the cluster is overloaded.
 	workers = 16
 
 	firstRetry, lastRetry = time.Second, 30 * time.Second
@@ -31,7 +31,7 @@ const (
 	callTimeout = 15 * time.Second
 )
 
-// calls counts the requests to members by verb. It stands still while nothing changes.
+// calls counts the requests to members by verb. It does not grow while nothing changes.
 var calls = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Name: "orrery_apply_calls_total",
 	Help: "Requests to member clusters to change or read what is placed there.",
@@ -39,7 +39,7 @@ var calls = prometheus.NewCounterVec(prometheus.CounterOpts{
 
 func init() { metrics.Registry.MustRegister(calls) } //nolint:gochecknoinits // where controller-runtime's own metrics register
 
-// item is something to be reconciled in one cluster: a binding, or else a namespace.
+// item is what is reconciled in one cluster: a binding, or else a namespace.
 type item struct {
 	binding   types.NamespacedName
 	namespace string
@@ -53,30 +53,32 @@ type clusterQueue struct {
 	client  manifest.Client
 	items   *queue.Queue[item]
 
-	// working is held for reading while something is done and for writing by Leave, which must
-	// not be overtaken.
+	// working is held for reading while an item is done. Leave takes it for writing to wait for
+	// all items that began earlier.
 	working sync.RWMutex
-	// creating keeps workers from creating the same namespace at once; those of other namespaces do not wait.
+	// creating keeps workers from creating the same namespace at once. Workers for other
+	// namespaces do not wait.
 	creating singleflight.Group
 	labelled labelWrites
 
-	said sync.Map // why a namespace is not deleted, as an event said it, by its name
+	said sync.Map // by name of a namespace: the reason in the last event why it is not deleted
 
-	mu      sync.Mutex
-	waiting map[schema.GroupResource]sets.Set[item] // until the mirror has listed the type
+	mu sync.Mutex
+	// waiting has the items that wait until the mirror has listed a type.
+	waiting map[schema.GroupResource]sets.Set[item]
 	last    traits
-	// deferred: something was left until it is known whether the cluster answers.
+	// deferred is true if items were skipped because it was not known whether the cluster answers.
 	deferred bool
 
-	unlistedSince time.Time // when Leave, which alone uses it, first found a type that is not listed
+	unlistedSince time.Time // when Leave, its only user, first found a type that is not listed
 }
 
-// traits are what manifests and decisions depend on beside bindings and templates.
+// traits are properties of a member on which manifests and decisions depend.
 type traits struct {
 	reachable, lost bool
 	leaving         bool
 	apis            *member.APIs
-	// generation and labels stand for what overrides select clusters by.
+	// generation and labels represent the fields by which overrides select clusters.
 	generation int64
 	labels     string
 }
@@ -111,7 +113,7 @@ func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 	q.working.RLock()
 	defer q.working.RUnlock()
 	if ctx.Err() != nil || q.member.Leaving() || q.closed() {
-		return queue.Next{} // what a leaving cluster keeps is for Leave to say
+		return queue.Next{} // Leave decides what a leaving cluster keeps
 	}
 	if q.asking() {
 		return queue.Next{}
@@ -122,8 +124,8 @@ func (q *clusterQueue) do(ctx context.Context, i item) queue.Next {
 	return q.reconcile(ctx, i.binding)
 }
 
-// asking is true while it is not known whether the cluster answers, as right after a start. What there is to do is left until
-// then: memberChanged has all of it done.
+// asking reports whether it is not known yet if the cluster answers, as right after a start.
+// Items are skipped until then; memberChanged adds all of them again.
 func (q *clusterQueue) asking() bool {
 	unknown := func() bool { return !q.member.Reachable() && !q.member.Lost() }
 	if !unknown() {
@@ -132,16 +134,16 @@ func (q *clusterQueue) asking() bool {
 	q.mu.Lock()
 	q.deferred = true
 	q.mu.Unlock()
-	return unknown() // else memberChanged may have come before
+	return unknown() // memberChanged may have come before deferred was set
 }
 
-// closed is true once the cluster has another queue, or none.
+// closed reports whether the cluster has another queue, or none.
 func (q *clusterQueue) closed() bool {
 	now, ok := q.applier.queue(q.name())
 	return !ok || now != q
 }
 
-// await has an item reconciled once the mirror has listed a type.
+// await reconciles an item once the mirror has listed a type.
 func (q *clusterQueue) await(gr schema.GroupResource, i item) {
 	q.mu.Lock()
 	if q.waiting[gr] == nil {
@@ -150,11 +152,11 @@ func (q *clusterQueue) await(gr schema.GroupResource, i item) {
 	q.waiting[gr].Insert(i)
 	q.mu.Unlock()
 	if q.applier.mirror.Synced(q.name(), gr) {
-		q.listed(gr) // it was listed while we asked
+		q.listed(gr) // it was listed meanwhile
 	}
 }
 
-// listed has what awaited a type reconciled.
+// listed reconciles the items that wait for a type.
 func (q *clusterQueue) listed(gr schema.GroupResource) {
 	q.mu.Lock()
 	items := q.waiting[gr]
@@ -165,17 +167,18 @@ func (q *clusterQueue) listed(gr schema.GroupResource) {
 	}
 }
 
-// addAll has everything in the cluster reconciled.
+// addAll reconciles everything in the cluster.
 func (q *clusterQueue) addAll() {
 	for _, name := range q.applier.bindings.In(q.name()) {
 		q.items.Add(item{binding: name})
 	}
-	for _, o := range q.applier.mirror.PlacedIn(q.name()) { // what no binding names here any more
+	// Copies of bindings that do not name the cluster any more.
+	for _, o := range q.applier.mirror.PlacedIn(q.name()) {
 		if b, ok := q.applier.bindings.ByUID(o.Binding); ok {
 			q.items.Add(item{binding: binding.Name(b)})
 		}
 	}
-	// The results also have what an earlier process recorded here.
+	// The results also have the records of an earlier process.
 	for _, uid := range q.applier.results.heldIn(q.name()) {
 		if b, ok := q.applier.bindings.ByUID(uid); ok {
 			q.items.Add(item{binding: binding.Name(b)})
@@ -196,7 +199,7 @@ func (q *clusterQueue) addNamespaces() {
 	}
 }
 
-// memberChanged has everything reconciled if anything changed that matters here.
+// memberChanged reconciles everything in the cluster if one of its traits changed.
 func (q *clusterQueue) memberChanged() {
 	q.mu.Lock()
 	now, before, deferred := traitsOf(q.member), q.last, q.deferred
@@ -214,7 +217,7 @@ func (q *clusterQueue) memberChanged() {
 			}
 		}
 	}
-	// What was done in a cluster that is lost stays done, as far as is known.
+	// What was applied in a lost cluster counts as applied, as far as is known.
 	if now.reachable || resumes {
 		q.addAll()
 	}

@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// watchQuotas warns whoever creates or changes a ResourceQuota on the hub of what it does not do. It
-// does not say so again at every start.
+// watchQuotas warns the user who creates or changes a ResourceQuota on the hub that it limits
+// nothing there. It does not repeat the warning at a start.
 func (a *Applier) watchQuotas(ctx context.Context, informers cache.Informers) (synced toolscache.InformerSynced, err error) {
 	kind := &metav1.PartialObjectMetadata{}
 	kind.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ResourceQuota"))

@@ -28,7 +28,7 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// plansInARow bounds how often what an action found leads to another plan at once.
+// plansInARow bounds how often the result of an action leads to another plan at once.
 const plansInARow = 4
 
 // reconcile does what there is to do for a binding in this cluster.
@@ -40,7 +40,7 @@ func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName)
 		}
 		next, again := q.once(ctx, b)
 		if _, ok := q.applier.bindings.ByUID(b.UID); !ok {
-			q.applier.results.forget(b.UID) // it went while we worked
+			q.applier.results.forget(b.UID) // it was deleted meanwhile
 			return queue.Next{}
 		}
 		if !again {
@@ -50,11 +50,11 @@ func (q *clusterQueue) reconcile(ctx context.Context, name types.NamespacedName)
 	return queue.Next{Backoff: true}
 }
 
-// once plans once and acts. again is true when what was found needs another plan.
+// once plans and acts once. again is true if the results require another plan.
 func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding) (next queue.Next, again bool) {
 	source, _ := q.applier.template(b)
 	s := q.applier.results.plan(b.UID, q.name(), versionOf(source))
-	if s.cluster != "" && s.cluster != q.uid { // of another Cluster of this name
+	if s.cluster != "" && s.cluster != q.uid { // of another Cluster with this name
 		s = state{changes: s.changes}
 	}
 	t := &task{queue: q, binding: b, changes: s.changes}
@@ -70,12 +70,13 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	t.at, t.reachable = seen.AtObject.Object, seen.Reachable
 	known := q.known(b, &t.wanted, s, now)
 	begins := t.wanted.Work.tracked() && t.wanted.Work.Older && seen.At != presence.Present || t.wanted.Work.asked()
-	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins { // else there is nothing to remove, or to begin
+	// Otherwise nothing is removed, and nothing begins.
+	if t.wanted.Intent != Place || len(seen.Copies) > 1 || begins {
 		known.Surveyed = q.applier.survey.done(ctx)
 	}
 	actions := Plan(t.wanted, seen, known)
 	if len(actions) == 0 && !b.DeletionTimestamp.IsZero() {
-		t.unremoved(ctx, nil) // the copies are known, and on their way
+		t.unremoved(ctx, nil) // the copies are known, and are being deleted
 	}
 	next, again = t.do(ctx, actions)
 	if again && t.applied && t.reports(ctx) {
@@ -84,7 +85,7 @@ func (q *clusterQueue) once(ctx context.Context, b *workv1alpha2.ResourceBinding
 	return next, again
 }
 
-// known is what a state shows to a plan.
+// known returns the input of a plan from a state.
 func (q *clusterQueue) known(b *workv1alpha2.ResourceBinding, w *Wanted, s state, now time.Time) Known {
 	known := s.acts
 	known.Now, known.Restored, known.Contested = now, q.applier.restore.Suspected(), s.contest != Contest{}
@@ -92,8 +93,9 @@ func (q *clusterQueue) known(b *workv1alpha2.ResourceBinding, w *Wanted, s state
 	return known
 }
 
-// reports plans on after the manifest was applied, for what was wanted then, and returns true if all that was left to do was to report
-// it. Otherwise nothing is done: what is wanted has to be gathered anew. That is so after a change of what it depends on, where work is
+// reports plans again after the manifest was applied, with the same wanted state. If only
+// reports are left, it does them and returns true. Otherwise it does nothing, and the wanted
+// state has to be determined again. That is so after a change of an input, for work that is
 // tracked, where replicas move, and where the binding has other copies.
 func (t *task) reports(ctx context.Context) bool {
 	q := t.queue
@@ -111,7 +113,7 @@ func (t *task) reports(ctx context.Context) bool {
 	return true
 }
 
-// wanted is what a binding wants of this cluster, and the template that it is made from.
+// wanted returns what a binding wants of this cluster, and its template.
 func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBinding) (Wanted, *unstructured.Unstructured) {
 	a := q.applier
 	w := Wanted{Object: Object{Namespace: b.Namespace, Name: b.Spec.Resource.Name}}
@@ -134,26 +136,27 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	api, served := q.api(b)
 	w.Object.Resource = api.GroupVersionResource()
 	if w.Intent == Vacate && w.Suspended != "" {
-		a.results.leave(b.UID, q.name(), 0, 0) // all of it stays
+		a.results.leave(b.UID, q.name(), 0, 0) // all replicas stay
 	} else if w.Intent == Vacate {
 		w.Held = a.held(b, source, q.name())
 	}
 	if w.Intent == Vacate {
-		// A cluster that leaves is taken out of bindings, perhaps before its member knows that it
-		// leaves. What it keeps is for Leave to say.
+		// A leaving cluster is taken out of bindings, perhaps before its member knows that it leaves.
+		// Leave decides what the cluster keeps.
 		w.Decided = w.Decided && !a.leaving(ctx, q.name(), q.uid)
 	}
 	if w.Intent != Place {
 		return w, source
 	}
-	w.Decided = w.Decided && state == presence.Present // Unknown is not Absent, and an absent template ends its binding
+	// Unknown is not Absent, and an absent template ends its binding.
+	w.Decided = w.Decided && state == presence.Present
 	if !w.Decided {
 		return w, source
 	}
 	w.Work = a.work(b, source, q.name())
 	divided := binding.Divided(b) && target.Replicas != nil && !interpreter.KeepsReplicas(source)
 	if !divided || w.Suspended != "" {
-		a.results.leave(b.UID, q.name(), 0, 0) // it keeps all that it has
+		a.results.leave(b.UID, q.name(), 0, 0) // the copy keeps all its replicas
 	}
 	if q.member.Reachable() {
 		switch served {
@@ -187,7 +190,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	if b.Namespace != "" {
 		security, err := a.podSecurity(ctx, b.Namespace)
 		if err != nil {
-			w.Decided = false // its end will end the binding
+			w.Decided = false // the end of the namespace will end the binding
 			return w, source
 		}
 		if why := a.standard.Violation(manifest, security); why != "" {
@@ -202,7 +205,7 @@ func (q *clusterQueue) wanted(ctx context.Context, b *workv1alpha2.ResourceBindi
 	return w, source
 }
 
-// suspended says why nothing is written to a cluster because of a binding; empty: it is written.
+// suspended returns why a binding holds back writes to a cluster; "" if it does not.
 func suspended(b *workv1alpha2.ResourceBinding, cluster string, missing []types.NamespacedName) (reason, message string) {
 	switch {
 	case b.Spec.SuspendedOn(cluster):
@@ -217,15 +220,16 @@ func suspended(b *workv1alpha2.ResourceBinding, cluster string, missing []types.
 	return "", ""
 }
 
-// leaving is true of a Cluster that is being deleted or was.
+// leaving reports whether the Cluster is being deleted, was deleted, or cannot be read.
 func (a *Applier) leaving(ctx context.Context, name string, uid types.UID) bool {
 	c := &clusterv1alpha1.Cluster{}
 	err := a.hub.Get(ctx, client.ObjectKey{Name: name}, c)
 	return err != nil || c.UID != uid || !c.DeletionTimestamp.IsZero()
 }
 
-// api is how the cluster serves the kind of a binding, if need be in another version than the
-// template's: then it is present for what was placed, but not for what is to be placed.
+// api returns how the cluster serves the kind of a binding, if necessary in another version
+// than that of the template. Such a version serves for copies that exist, but not for new ones:
+// then the presence is Absent.
 func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presence.Presence) {
 	apis := q.member.APIs()
 	api, served := apis.Kind(binding.Kind(b))
@@ -238,9 +242,9 @@ func (q *clusterQueue) api(b *workv1alpha2.ResourceBinding) (member.API, presenc
 	return api, served
 }
 
-// foreign says what may become of objects that others made. Whoever may write policies in a
-// namespace of the hub is not thereby the owner of every member's namespace of that name: such
-// a policy takes only where this hub made the namespace, or an administrator said so.
+// foreign returns what may be done with unmanaged objects. A user who may write policies in a
+// namespace of the hub does not thereby own the namespaces with that name in members. So such a
+// policy takes objects only if this hub created the namespace, or an administrator allows that.
 func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBinding) Foreign {
 	switch {
 	case b.Spec.PolicyRef.Kind != policy.Kind("") &&
@@ -253,12 +257,12 @@ func (q *clusterQueue) foreign(ctx context.Context, b *workv1alpha2.ResourceBind
 	}
 }
 
-// seenOf is what is known of the cluster for a binding.
+// seenOf returns what is known of the cluster for a binding.
 func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	a := q.applier
 	s := Seen{Reachable: q.member.Reachable(), Lost: q.member.Lost()}
 	if s.Reachable {
-		s.Listed = q.complete(b) // asked before the copies that it vouches for
+		s.Listed = q.complete(b) // before the copies, which it confirms to be complete
 		if !s.Listed {
 			s.Problem = q.problem(b)
 		}
@@ -277,7 +281,8 @@ func (q *clusterQueue) seenOf(b *workv1alpha2.ResourceBinding, w *Wanted) Seen {
 	return s
 }
 
-// copyOf says what a copy's marks mean to a binding. now is what a copy would be made from.
+// copyOf returns a copy with what its marks mean to a binding. now is the source of a copy that
+// would be made now.
 func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mirror.Object) Copy {
 	c := Copy{Object: o}
 	if !o.Placed() {
@@ -302,7 +307,7 @@ func (a *Applier) copyOf(b *workv1alpha2.ResourceBinding, now mark.Source, o mir
 	return c
 }
 
-// sourceOf is what a copy would be made from now.
+// sourceOf returns the source of a copy that would be made now.
 func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster types.UID) mark.Source {
 	s := mark.Source{
 		Template: b.Spec.Resource.UID, Generation: b.Spec.Resource.Generation, Epoch: a.restore.Epoch(),
@@ -310,27 +315,30 @@ func (a *Applier) sourceOf(b *workv1alpha2.ResourceBinding, source *unstructured
 	}
 	if source != nil {
 		s.Template, s.Generation = source.GetUID(), source.GetGeneration()
-		s.Version = version(source.GetResourceVersion()) // the binding's moves with its status
+		// The version of the binding changes with its status.
+		s.Version = version(source.GetResourceVersion())
 	}
 	return s
 }
 
-// complete is true when the mirror knows every object that the binding may have in this cluster.
+// complete reports whether the mirror knows every copy of the binding that may be in this
+// cluster.
 func (q *clusterQueue) complete(b *workv1alpha2.ResourceBinding) bool {
 	api, served := q.api(b)
 	switch {
 	case served == presence.Unknown:
 		return false
 	case api.Resource == "":
-		return true // nothing of a type can outlive it
+		return true // no object outlives its type
 	case !api.HoldsCopies():
-		return true // nothing was ever placed of it
+		return true // no copy of this type was ever made
 	}
 	q.applier.mirror.Require(api.GroupVersionKind)
 	return q.applier.mirror.SyncedIn(q.name(), api.GroupVersionResource().GroupResource(), b.Namespace)
 }
 
-// problem is why the cluster cannot list the kind of a binding; empty: it can, or is at it.
+// problem returns why the cluster cannot list the kind of a binding; "" if the list works or is
+// being read.
 func (q *clusterQueue) problem(b *workv1alpha2.ResourceBinding) string {
 	api, served := q.api(b)
 	if served == presence.Unknown {
@@ -344,13 +352,13 @@ func (q *clusterQueue) problem(b *workv1alpha2.ResourceBinding) string {
 	return ""
 }
 
-// find asks the mirror for an object.
+// find looks up an object in the mirror.
 func (q *clusterQueue) find(o Object) (presence.Presence, mirror.Object) {
 	return q.applier.mirror.Lookup(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name)
 }
 
-// held is true when what a binding has in a cluster that it does not name any more must stay
-// there for now.
+// held reports whether the copy of a binding must stay for now in a cluster that the binding
+// does not name any more.
 func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	task := slices.ContainsFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool { return t.FromCluster == cluster })
 	o, there := a.placedAs(b, cluster)
@@ -358,7 +366,8 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	needed := moves && dependency(binding.Kind(b)) && a.neededBy(b, cluster)
 	a.releasing.Lock()
 	defer a.releasing.Unlock()
-	// A move that has nowhere to go: what matches no cluster any more has no task.
+	// A move without a target cluster is held. If no cluster matches any more, there is no
+	// eviction task.
 	nowhere := task && len(b.Spec.Clusters) == 0
 	held := moves && (needed || nowhere || Release(a.placements(b, source, cluster), a.asked(b, source))[cluster] > 0)
 	leaves := int32(0)
@@ -370,8 +379,8 @@ func (a *Applier) held(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	return held
 }
 
-// replicasFor is what a cluster with a share of the replicas asks for now: those that move out
-// of it stay as long as they have to.
+// replicasFor returns the replicas for a cluster with a share of them: replicas that move out
+// of it stay as long as necessary.
 func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, share int32) int32 {
 	a.releasing.Lock()
 	defer a.releasing.Unlock()
@@ -382,7 +391,8 @@ func (a *Applier) replicasFor(b *workv1alpha2.ResourceBinding, source *unstructu
 	return n
 }
 
-// decideReplicas is what replicasFor says of a copy, and whether some of it waits that no eviction task speaks of.
+// decideReplicas returns the replicas for a copy as replicasFor does, and whether replicas wait
+// that no eviction task names.
 func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string, o mirror.Object, share int32) (n int32, waits bool) {
 	if o.Replicas <= share {
 		return share, false
@@ -392,12 +402,13 @@ func (a *Applier) decideReplicas(b *workv1alpha2.ResourceBinding, source *unstru
 		return share, false
 	}
 	stay := Release(a.placements(b, source, cluster), a.asked(b, source))[cluster]
-	return max(share, min(o.Replicas, share+stay)), stay > 0 && unclaimed // a move never scales up where it moves out
+	// A move never scales up the cluster that it leaves.
+	return max(share, min(o.Replicas, share+stay)), stay > 0 && unclaimed
 }
 
-// asked is how many replicas a template asks for that are shared out; 0: they are copied, or the
-// object is placed nowhere and leaves. The share of a cluster in which the work rests does not
-// count.
+// asked returns the number of replicas in the template if they are divided; 0 if each cluster
+// has all of them, or the object is placed nowhere and leaves. The share of a cluster in which
+// the work rests does not count.
 func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) int32 {
 	if b.Spec.Replicas == nil || !binding.Divided(b) || !countsReplicas(source) || len(b.Spec.Clusters)+len(b.Spec.GracefulEvictionTasks) == 0 {
 		return 0
@@ -411,8 +422,8 @@ func (a *Applier) asked(b *workv1alpha2.ResourceBinding, source *unstructured.Un
 	return max(0, n)
 }
 
-// rests is true of a cluster in which the work of a binding ended, or is not begun any more.
-// Nothing is available there that a move could cost, and nothing will be.
+// rests reports whether the work of a binding has ended in a cluster, or does not begin there
+// any more. No replica is available there that a move could cost, now or later.
 func (a *Applier) rests(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) bool {
 	if source == nil || !interpreter.Ends(binding.Kind(b).GroupKind()) && len(a.runs.of(b)) == 0 {
 		return false
@@ -421,7 +432,8 @@ func (a *Applier) rests(b *workv1alpha2.ResourceBinding, source *unstructured.Un
 	return w.rests() != ""
 }
 
-// placedAs is what a cluster has of a binding under its name.
+// placedAs returns the copy of a binding with the binding's name in a cluster; false if there
+// is none.
 func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mirror.Object, bool) {
 	placed := a.mirror.PlacedOf(b.UID, cluster)
 	i := slices.IndexFunc(placed, func(o mirror.Object) bool { return o.Name == b.Spec.Resource.Name })
@@ -431,11 +443,12 @@ func (a *Applier) placedAs(b *workv1alpha2.ResourceBinding, cluster string) (mir
 	return placed[i], true
 }
 
-// unclaimed is how many replicas a copy has above the share of its cluster although it was made
-// from the template as it is now, or from a later one that a restored hub lost: no user scaled it
-// down. They move, whether or not a decision said so: the copy may be of a decision that a restored
-// hub does not know, or of an earlier join. A copy from an older template may be above its share
-// because a user scaled down; what moves of that, the eviction tasks say.
+// unclaimed returns the number of replicas of a copy above the share of its cluster, if the
+// copy was made from the current template, or from a later one that a restored hub lost. No
+// user scaled it down, so these replicas move even if no decision says so: the copy may be from
+// a decision that a restored hub does not know, or from an earlier join. A copy from an older
+// template may be above its share because a user scaled down; then the eviction tasks say what
+// moves.
 func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, share int32) int32 {
 	if source == nil || o.Deleting || o.Replicas <= share {
 		return 0
@@ -447,8 +460,9 @@ func (a *Applier) unclaimed(source *unstructured.Unstructured, o mirror.Object, 
 	return o.Replicas - share
 }
 
-// placements are what the clusters have, and shall have, of a binding, as the one of them has to see it that asks how much it may let go: of
-// every other only what stays once the writes have arrived that are on their way.
+// placements returns the current and wanted state of a binding in all clusters, for a cluster
+// (asks) that decides how much to release. Of other clusters it counts only the replicas that
+// stay after the writes that are under way.
 func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, asks string) []Placement {
 	found, shrinks := map[string]mirror.Object{}, map[string]bool{}
 	for _, o := range a.mirror.Placed(b.UID) {
@@ -467,7 +481,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 			o, there := found[cluster]
 			s, _ := a.results.get(b.UID, cluster)
 			r := s.current()
-			// What stays of a copy that was told to let go of some serves, whether or not that was done yet.
+			// What stays of a copy that releases replicas serves already, even before the write is done.
 			p = &Placement{Cluster: cluster, Current: there && r.Applied && !r.Stale && r.Digest == o.Digest || shrinks[cluster]}
 			if there && a.reachable(cluster) && !o.Deleting && !a.rests(b, source, cluster) {
 				p.Available = o.Available
@@ -489,7 +503,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	for _, t := range b.Spec.GracefulEvictionTasks {
 		p := of(t.FromCluster)
 		if o, there := found[t.FromCluster]; there {
-			p.Moving = max(0, o.Replicas-p.Wanted) // what is there still
+			p.Moving = max(0, o.Replicas-p.Wanted) // what is still there
 			if counted && t.Replicas != nil {
 				p.Moving = min(p.Moving, *t.Replicas)
 			}
@@ -498,7 +512,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	divided := counted && binding.Divided(b) && !interpreter.KeepsReplicas(source)
 	for cluster, o := range found {
 		if _, named := binding.Target(b, cluster); named && !divided {
-			continue // each has them all
+			continue // each cluster has all replicas
 		}
 		p := of(cluster)
 		p.Moving = max(p.Moving, a.unclaimed(source, o, p.Wanted))
@@ -510,7 +524,7 @@ func (a *Applier) placements(b *workv1alpha2.ResourceBinding, source *unstructur
 	return all
 }
 
-// countsReplicas is true when the availability of an object is counted in replicas.
+// countsReplicas reports whether the availability of an object is counted in replicas.
 func countsReplicas(source *unstructured.Unstructured) bool {
 	if source == nil {
 		return false
@@ -520,14 +534,15 @@ func countsReplicas(source *unstructured.Unstructured) bool {
 	return replicas != nil && asked == *replicas
 }
 
-// followingClaim is true of a PersistentVolumeClaim that no policy places: it is where something is that refers to it.
+// followingClaim reports whether a PersistentVolumeClaim is placed only because other objects
+// refer to it, and by no policy.
 func followingClaim(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0 && binding.Kind(b).GroupKind() == schema.GroupKind{Kind: "PersistentVolumeClaim"}
 }
 
-// neededBy is true while a workload of the binding's namespace that moves out of the cluster
-// too is still there. What is claimed by the same policy moves with it, even if its binding
-// does not say so yet.
+// neededBy reports whether a workload in the binding's namespace that also moves out of the
+// cluster is still there. A workload that the same policy claims moves with it, even if its own
+// binding does not say so yet.
 func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool {
 	here := map[types.UID]bool{}
 	for _, o := range a.mirror.PlacedIn(cluster) {
@@ -555,7 +570,7 @@ func (a *Applier) neededBy(b *workv1alpha2.ResourceBinding, cluster string) bool
 	return false
 }
 
-// template returns the template of a binding.
+// template returns the template of a binding. An object with another UID counts as absent.
 func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	o, state := a.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state == presence.Present && b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
@@ -564,7 +579,7 @@ func (a *Applier) template(b *workv1alpha2.ResourceBinding) (*unstructured.Unstr
 	return o, state
 }
 
-// versionOf identifies what a template says; empty when there is none.
+// versionOf identifies the content of a template; "" if there is none.
 func versionOf(source *unstructured.Unstructured) string {
 	if source == nil {
 		return ""

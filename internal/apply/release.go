@@ -2,27 +2,27 @@ package apply
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// Placement is what one cluster has, and shall have, of a binding.
+// Placement is the current and the wanted state of a binding in one cluster.
 type Placement struct {
 	Cluster string
-	// Wanted is how many replicas the binding wants there; 0 where it wants none. An object of a
-	// kind without replicas is one of one.
+	// Wanted is the number of replicas that the binding wants there; 0 if it wants none. An object
+	// of a kind without replicas counts as one.
 	Wanted int32
-	// Moving is how many replicas move out of the cluster.
+	// Moving is the number of replicas that move out of the cluster.
 	Moving int32
-	// Available is how many replicas are available there; 0 when that is not known.
+	// Available is the number of available replicas there; 0 if that is not known.
 	Available int32
-	// Current is true when the copy is the manifest as it is wanted now.
+	// Current is true if the copy has the current manifest.
 	Current bool
 }
 
-// Release says how many of the replicas that move out of each cluster have to stay there for
-// now: the available replicas of all clusters must not fall below those that are wanted, or
-// below those that are available if they are fewer. asked is how many the template asks for: more
-// than the clusters are wanted to have where not all of them fit, 0 where they are copied. Only
-// replicas of current copies count where the binding wants some; whatever is available counts
-// where some move out. Placements come in an order that does not change, or what may go here and
-// there would alternate.
+// Release returns how many of the replicas that move out of each cluster have to stay there for
+// now. The available replicas of all clusters must not fall below the wanted ones or, if fewer
+// are available, below the available ones. asked is the number of replicas in the template: it
+// is larger than what the clusters want if not all fit, and 0 if each cluster has all of them.
+// Where the binding wants replicas, only those of current copies count. Where replicas move
+// out, all available ones count. placements must have a stable order, or the clusters that may
+// release replicas would alternate.
 func Release(placements []Placement, asked int32) (stay map[string]int32) {
 	var wanted, available int32
 	for _, p := range placements {
@@ -37,14 +37,14 @@ func Release(placements []Placement, asked int32) (stay map[string]int32) {
 		if p.Moving == 0 {
 			continue
 		}
-		// Those that are not available go first, but a cluster is free to choose others.
+		// Unavailable replicas should go first, but the cluster is free to choose others.
 		loss := min(p.Moving, p.Available)
 		if loss <= surplus {
 			surplus -= loss
 			continue
 		}
 		if p.Wanted == 0 {
-			stay[p.Cluster] = p.Moving // the object goes whole or not at all
+			stay[p.Cluster] = p.Moving // the object is removed as a whole or not at all
 			continue
 		}
 		stay[p.Cluster] = p.Moving - surplus
@@ -53,7 +53,8 @@ func Release(placements []Placement, asked int32) (stay map[string]int32) {
 	return stay
 }
 
-// dependency is true of kinds that workloads of their namespace may need for as long as they run.
+// dependency reports whether workloads in the namespace may need objects of the kind for as
+// long as they run.
 func dependency(gvk schema.GroupVersionKind) bool {
 	if gvk.Group != "" {
 		return false

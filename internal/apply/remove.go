@@ -17,9 +17,10 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// delete deletes a placed object, unless it would take what others made with it: then our marks
-// are taken off and it stays. unchanged deletes it only as it was seen: more of it may serve by
-// now than when it was decided that it may go. propagation says what becomes of what it owns.
+// delete deletes a placed object. If that would delete what others created in it, it only
+// removes our marks. With unchanged it deletes the object only in the state in which it was
+// seen, for since the decision more replicas of it may serve. propagation says what happens to
+// its dependents.
 func (q *clusterQueue) delete(
 	ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object, unchanged bool, propagation metav1.DeletionPropagation,
 ) error {
@@ -57,7 +58,7 @@ func (q *clusterQueue) delete(
 	}
 	log.Info("deleted", "propagation", cmp.Or(propagation, metav1.DeletePropagationBackground))
 	if answer.GetKind() == "Status" {
-		q.gone(o) // the answer is the object while finalizers hold it
+		q.gone(o) // while finalizers hold the object, the answer is the object
 	} else if answer.GetDeletionTimestamp() != nil {
 		q.applier.mirror.Observe(q.name(), o.Resource, answer)
 	}
@@ -68,9 +69,10 @@ func (q *clusterQueue) gone(o mirror.Object) {
 	q.applier.mirror.ObserveDeleted(q.name(), o.Resource.GroupResource(), o.Namespace, o.Name, o.UID)
 }
 
-// unmark takes our marks off a placed object. What it leaves says whose it was, so that it is
-// ours again when the cluster joins again, and from which Cluster it was left as that went: a
-// hub that has this Cluster still was restored from a backup.
+// unmark removes our marks from a placed object. The annotation that stays names the template,
+// so that the object becomes a copy again when the cluster joins again. It also names the
+// Cluster that is being deleted (from, "" if the cluster stays): a hub that still has this
+// Cluster later was restored from a backup.
 func (q *clusterQueue) unmark(ctx context.Context, o mirror.Object, template, from types.UID) error {
 	orphan := mark.Orphan{Hub: q.applier.hubID, Template: template, Origin: o.Origin}
 	if source, err := q.applier.key().Verify(o.Source); err == nil && source.Template == template {

@@ -19,14 +19,16 @@ import (
 
 // Rendered is what a binding wants a cluster to have now.
 type Rendered struct {
-	// Manifest is nil where there is none, and Message says why. It is read-only.
+	// Manifest is nil if there is none, and Message then says why. Manifest is read-only.
 	Manifest *unstructured.Unstructured
 	Message  string
-	// Overrides are the override policies that change it, in the order in which they are applied.
+	// Overrides are the override policies that change the manifest, in the order in which they are
+	// applied.
 	Overrides []*render.Override
 }
 
-// Rendered renders what a binding wants a cluster to have now, as it is applied. It calls nobody and changes nothing.
+// Rendered renders what a binding wants a cluster to have now, as it is applied. It sends no
+// request and changes nothing.
 func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rendered {
 	target, placed := binding.Target(b, cluster)
 	m, joined := a.registry.Member(cluster)
@@ -42,7 +44,8 @@ func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rend
 		return Rendered{Message: "the hub does not know the object at present"}
 	}
 	selecting, missing := a.overrides.of(source, binding.NeededOverrides(b))
-	if len(missing) > 0 { // without them it would be another manifest, which nobody wants there
+	// Without them the manifest would be another one, which is not to be applied.
+	if len(missing) > 0 {
 		_, message := suspended(b, cluster, missing)
 		return Rendered{Message: message}
 	}
@@ -66,8 +69,9 @@ func (a *Applier) Rendered(b *workv1alpha2.ResourceBinding, cluster string) Rend
 	return r
 }
 
-// Selecting are the override policies that select a template, in the order in which they are applied, and those that are missing of the ones without which
-// nothing of its binding (nil: there is none) is written.
+// Selecting returns the override policies that select a template, in the order in which they
+// are applied. missing are those without which nothing of the binding is written. A nil binding
+// needs none.
 func (a *Applier) Selecting(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (selecting []*render.Override, missing []types.NamespacedName) {
 	var needed []types.NamespacedName
 	if b != nil {
@@ -76,14 +80,17 @@ func (a *Applier) Selecting(o *unstructured.Unstructured, b *workv1alpha2.Resour
 	return a.overrides.of(o, needed)
 }
 
-// Waiting are the clusters whose copies of a binding stay as they are until others are available, though no eviction task says so.
+// Waiting returns the clusters whose copies of a binding stay as they are until others are
+// available, without an eviction task.
 func (a *Applier) Waiting(binding types.UID) []string { return a.results.waiting(binding) }
 
-// Drift are the fields of a manifest that a copy has otherwise: Before is rendered, After is what the copy has. What the copy has beside is its cluster's, and what
-// it keeps although the manifest says otherwise is none.
+// Drift returns the fields of a manifest that have other values in a copy: Before is rendered,
+// After is the copy's. Fields that only the copy has, and those that it may keep despite the
+// manifest, are no drift.
 func Drift(manifest, live *unstructured.Unstructured) []fleetv1alpha1.FieldDifference {
 	var drift []fleetv1alpha1.FieldDifference
-	digest := join("metadata.annotations", workv1alpha2.DigestAnnotation) // a mark of what was applied last
+	// The annotation is a mark of the manifest that was applied last.
+	digest := join("metadata.annotations", workv1alpha2.DigestAnnotation)
 	compareFields("", retained(manifest, live).Object, live.Object, func(path string, wanted, is any) {
 		if path != digest {
 			drift = append(drift, fleetv1alpha1.FieldDifference{Path: path, Before: encoded(wanted), After: encoded(is)})
@@ -93,14 +100,14 @@ func Drift(manifest, live *unstructured.Unstructured) []fleetv1alpha1.FieldDiffe
 	return drift
 }
 
-// encoded is a value of an object; nil where there is none.
+// encoded returns a value of an object as JSON; nil if there is none.
 func encoded(value any) json.RawMessage {
 	if value == nil {
 		return nil
 	}
 	raw, err := json.Marshal(value)
 	if err != nil {
-		return json.RawMessage(fmt.Sprintf("%q", err.Error())) // it was JSON
+		return json.RawMessage(fmt.Sprintf("%q", err.Error())) // not reached: the value was JSON
 	}
 	return raw
 }

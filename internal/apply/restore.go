@@ -22,8 +22,8 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// The ConfigMap that says whether the hub was restored from a backup. A person confirms it by
-// setting state to Confirmed (orrery server confirm-restore).
+// The ConfigMap that says whether the hub was restored from a backup. A person confirms a
+// restore by setting state to Confirmed (orrery server confirm-restore).
 const (
 	RestoreConfigMap = "hub-restore"
 
@@ -34,40 +34,42 @@ const (
 )
 
 // restore knows whether the hub was restored from a backup. While that is suspected nothing is
-// deleted or rolled back in members: what the hub does not know of may be all that is left of it.
+// deleted or rolled back in members: a copy that the hub does not know may be all that is left
+// of a change.
 type restore struct {
 	hub      client.Client
 	reader   client.Reader // not cached
 	key      func() mark.Key
 	log      logr.Logger
-	turned   func() // called when something may be done that was not, or the other way round
+	turned   func() // called after suspected changed
 	recorded func(reason string)
 
 	mu        sync.Mutex
 	suspected bool
-	epoch     int64     // how often a restore was confirmed, or is about to be
-	since     time.Time // when what was confirmed last began to be suspected; zero: nothing was
+	epoch     int64     // the number of confirmed restores, plus one while one is suspected
+	since     time.Time // when the last suspicion began; zero: there was none
 }
 
-// confirmedSince is the time until which records may be of what the hub lost, as was confirmed;
-// zero: nothing was confirmed.
+// confirmedSince returns the time up to which records may be about what the hub lost in a
+// confirmed restore; zero: no restore was confirmed.
 func (r *restore) confirmedSince() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.suspected || r.since.IsZero() {
 		return time.Time{}
 	}
-	return r.since.Add(time.Second) // it is written in seconds
+	return r.since.Add(time.Second) // the ConfigMap has seconds only
 }
 
-// Suspected is true while the hub seems to be restored from a backup and nobody confirmed that.
+// Suspected reports whether the hub seems to be restored from a backup and nobody confirmed
+// that.
 func (r *restore) Suspected() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.suspected
 }
 
-// Epoch counts the confirmed restores.
+// Epoch returns the number of confirmed restores.
 func (r *restore) Epoch() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +79,7 @@ func (r *restore) Epoch() int64 {
 	return r.epoch
 }
 
-// watch follows the ConfigMap.
+// watch follows the ConfigMap. The result reports whether it was read once.
 func (r *restore) watch(ctx context.Context, informers cache.Informers) (toolscache.InformerSynced, error) {
 	convert := func(o any) *corev1.ConfigMap {
 		if c, ok := o.(*corev1.ConfigMap); ok && c.Namespace == clusterv1alpha1.SecretNamespace && c.Name == RestoreConfigMap {
@@ -92,13 +94,13 @@ func (r *restore) watch(ctx context.Context, informers cache.Informers) (toolsca
 	})
 }
 
-// set takes in what the ConfigMap says; nil: there is none.
+// set reads the ConfigMap; nil: there is none.
 func (r *restore) set(c *corev1.ConfigMap) {
 	suspected, epoch, since := false, int64(0), time.Time{}
 	if c != nil {
 		suspected = c.Data[restoreState] == RestoreSuspected
-		epoch, _ = strconv.ParseInt(c.Data[restoreEpoch], 10, 64) // 0: somebody else's
-		since, _ = time.Parse(time.RFC3339, c.Data[restoreSince]) // zero: as well
+		epoch, _ = strconv.ParseInt(c.Data[restoreEpoch], 10, 64) // 0 if somebody else wrote it
+		since, _ = time.Parse(time.RFC3339, c.Data[restoreSince]) // zero likewise
 	}
 	r.mu.Lock()
 	news := suspected != r.suspected
@@ -116,8 +118,8 @@ func (r *restore) set(c *corev1.ConfigMap) {
 	r.turned()
 }
 
-// verify finds out from the hub itself whether a copy is newer than it. It returns false while
-// only the caches of this process are older than the copy.
+// verify finds out from the hub itself whether a copy is newer than the hub. It returns false
+// if only the caches of this process are older than the copy.
 func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o mirror.Object) (bool, error) {
 	copied, err := r.key().Verify(o.Source)
 	if err != nil {
@@ -153,8 +155,8 @@ func (r *restore) verify(ctx context.Context, b *workv1alpha2.ResourceBinding, o
 	return r.Suspected(), nil // it may have been confirmed meanwhile
 }
 
-// left finds out whether an orphan shows that the hub was restored: it was left as its Cluster
-// went, and the hub has that Cluster.
+// left finds out whether an orphan shows that the hub was restored: the object became an orphan
+// when its Cluster was deleted, and the hub has that Cluster.
 func (r *restore) left(ctx context.Context, c *clusterv1alpha1.Cluster, o mirror.Object, from mark.Source) (bool, error) {
 	judged := r.Epoch()
 	if from.Cluster != c.UID || from.Epoch < judged {
@@ -174,8 +176,8 @@ func (r *restore) left(ctx context.Context, c *clusterv1alpha1.Cluster, o mirror
 	return r.Suspected(), nil // it may have been confirmed meanwhile
 }
 
-// suspect remembers, across restarts, that the hub seems to be restored: a copy of the epoch seen
-// is newer than the hub of the epoch judged.
+// suspect records, across restarts, that the hub seems to be restored: a copy from the epoch
+// seen is newer than the hub in the epoch judged.
 func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64) error {
 	if r.Suspected() || r.Epoch() != judged {
 		return nil
@@ -188,7 +190,8 @@ func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64
 	}
 	fresh := apierrors.IsNotFound(err)
 	if said, _ := strconv.ParseInt(c.Data[restoreEpoch], 10, 64); said > judged {
-		return nil // it is suspected, or confirmed, already: its event is on its way
+		// A restore is suspected or confirmed already: the event of the ConfigMap will come.
+		return nil
 	}
 	c.Namespace, c.Name = key.Namespace, key.Name
 	c.Data = map[string]string{
@@ -201,7 +204,7 @@ func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64
 		err = r.hub.Update(ctx, c)
 	}
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		return nil // another worker says so; its event tells
+		return nil // another worker wrote it: the event of the ConfigMap will come
 	}
 	if err != nil {
 		return fmt.Errorf("write ConfigMap %s: %w", key, err)
@@ -211,7 +214,7 @@ func (r *restore) suspect(ctx context.Context, reason string, judged, seen int64
 	return nil
 }
 
-// version reads a resourceVersion of the hub; 0 when it is not a number.
+// version parses a resourceVersion of the hub; 0 if it is not a number.
 func version(resourceVersion string) uint64 {
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {

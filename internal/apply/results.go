@@ -8,49 +8,52 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Result is how the last attempt to bring a binding's object to a cluster ended.
+// Result is how the last attempt to apply a binding's object in a cluster ended.
 type Result struct {
-	// Applied is true when the cluster has the manifest as it is to be now.
+	// Applied is true if the cluster has the manifest that is wanted now.
 	Applied bool
 	Reason  string // a reason of ConditionFullyApplied
-	Message string // when Applied what the cluster has otherwise than it was applied, mostly nothing
+	// Message says why the manifest is not applied or, if Applied, what the cluster changed in the
+	// manifest; "" if nothing.
+	Message string
 
-	// What the result is about: the generation of the binding, the version of the template (see
-	// template.Version), and the digest of the manifest, empty when there is none.
+	// The versions that the result is for: the generation of the binding, the version of the
+	// template (see template.Version), and the digest of the manifest, "" if there is none.
 	Generation int64
 	Template   string
 	Digest     string
-	// Stale is true when something that the manifest depends on changed since: the result is
-	// about the past.
+	// Stale is true if an input of the manifest has changed since: the result is about an earlier
+	// state.
 	Stale bool
 }
 
-// state is what is known of one binding in one cluster. Records keep the part of it that the
-// mirror cannot tell again after a restart.
+// state is what is known of one binding in one cluster. The records keep what the mirror cannot
+// show after a restart.
 type state struct {
-	cluster types.UID // of the Cluster that all of it is about
+	cluster types.UID // the UID of the Cluster of this state
 
 	result  Result
 	known   bool   // result is set
-	changes int    // of what the manifest depends on
-	about   int    // the changes that result knew
-	planned string // the version of the template that the last plan was made for
-	plans   int    // how often what the binding wants was gathered and planned for
-	decided int64  // the generation of the binding that the last plan was made for, if it was decided
+	changes int    // number of changes of inputs of the manifest
+	about   int    // the value of changes for result
+	planned string // the version of the template in the last plan
+	plans   int    // the number of plans
+	decided int64  // the generation of the binding in the last plan; 0: it was not decided
 
-	acts     Known // but for Now and Restored
+	acts     Known // without Now and Restored
 	refusals int   // of the manifest acts.Refused, in a row
 
-	// row are the last writes that put the copy back, replaced and never changed, and contest what they mean.
+	// row holds the last writes that put the copy back, and contest what follows from them. row is
+	// replaced and never modified.
 	row     []putBack
 	contest Contest
 
 	run  runState
-	busy bool // the manifest is being applied: what is observed now is our own doing
+	busy bool // the manifest is being applied: what is observed now is our own write
 	gone bool // the cluster holds nothing of the binding, and the binding does not name it
 }
 
-// current is the result as it is to be read now.
+// current returns the result with the current Stale.
 func (s *state) current() Result {
 	r := s.result
 	r.Stale = s.changes != s.about
@@ -70,13 +73,14 @@ func newResults() *results {
 	return &results{states: map[types.UID]map[string]state{}, waits: map[types.UID]sets.Set[string]{}, left: map[types.UID]map[string]int32{}}
 }
 
-// leave notes that a cluster, whose copy of a binding has so many replicas, was told to leave fewer of them: from then on the others are gone for every other
-// cluster, though the write may still be on its way.
+// leave records that a cluster whose copy has a number of replicas (has) was asked to keep
+// fewer of them (leaves). From then on the others are gone for every other cluster, even while
+// the write is under way.
 func (r *results) leave(binding types.UID, cluster string, has, leaves int32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if before, told := r.left[binding][cluster]; told && r.states[binding][cluster].acts.Unsure {
-		leaves = min(leaves, before) // what was asked for may still be done
+		leaves = min(leaves, before) // an earlier request may still be done
 	}
 	if leaves >= has {
 		if delete(r.left[binding], cluster); len(r.left[binding]) == 0 {
@@ -90,7 +94,7 @@ func (r *results) leave(binding types.UID, cluster string, has, leaves int32) {
 	r.left[binding][cluster] = leaves
 }
 
-// leaves is how many of a copy's replicas are sure to stay.
+// leaves returns how many of a copy's replicas are sure to stay.
 func (r *results) leaves(binding types.UID, cluster string, has int32) int32 {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -100,7 +104,8 @@ func (r *results) leaves(binding types.UID, cluster string, has int32) int32 {
 	return has
 }
 
-// wait notes whether a copy stays as it is until others are available, though no eviction task says so.
+// wait records whether a copy stays as it is until others are available, without an eviction
+// task.
 func (r *results) wait(binding types.UID, cluster string, waits bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +121,7 @@ func (r *results) wait(binding types.UID, cluster string, waits bool) {
 	r.waits[binding].Insert(cluster)
 }
 
-// waiting are the clusters whose copies of a binding wait so.
+// waiting returns the clusters whose copies of a binding wait as wait describes.
 func (r *results) waiting(binding types.UID) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,7 +134,7 @@ func (r *results) subscribe(f func(types.NamespacedName)) {
 	r.subscribers = append(r.subscribers, f)
 }
 
-// waitingIn are the bindings whose copies in a cluster wait so.
+// waitingIn returns the bindings whose copies in a cluster wait as wait describes.
 func (r *results) waitingIn(cluster string) []types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,8 +154,8 @@ func (r *results) get(binding types.UID, cluster string) (state, bool) {
 	return s, ok
 }
 
-// update changes a state and tells the subscribers if its result, as it is to be read now, gone
-// or contest changed.
+// update changes a state, and notifies the subscribers if the current result, known, gone or
+// contest changed.
 func (r *results) update(name types.NamespacedName, binding types.UID, cluster string, change func(*state)) {
 	r.mu.Lock()
 	clusters := r.states[binding]
@@ -172,7 +177,7 @@ func (r *results) update(name types.NamespacedName, binding types.UID, cluster s
 	}
 }
 
-// tell tells the subscribers of a binding.
+// tell notifies the subscribers about a binding.
 func (r *results) tell(name types.NamespacedName) {
 	r.mu.RLock()
 	subscribers := r.subscribers
@@ -182,12 +187,13 @@ func (r *results) tell(name types.NamespacedName) {
 	}
 }
 
-// changed notes that something changed that the manifest in a cluster depends on.
+// changed records that an input of the manifest in a cluster changed.
 func (r *results) changed(name types.NamespacedName, binding types.UID, cluster string) {
 	r.update(name, binding, cluster, func(s *state) { s.changes++ })
 }
 
-// plan notes the version of the template that a plan is about to be made for, and returns what is known.
+// plan records the version of the template for which a plan is about to be made, and returns
+// the state.
 func (r *results) plan(binding types.UID, cluster, version string) state {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,8 +206,8 @@ func (r *results) plan(binding types.UID, cluster, version string) state {
 	return s
 }
 
-// decide notes that the last plan for a cluster was made for a generation of the binding, and that placement had decided on it; 0: it had
-// not.
+// decide records the generation of the binding for which the last plan was made, once placement
+// had decided it; 0: it had not.
 func (r *results) decide(binding types.UID, cluster string, generation int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +217,8 @@ func (r *results) decide(binding types.UID, cluster string, generation int64) {
 	}
 }
 
-// moves is true where replicas of a copy move, or wait for others to be available before they do.
+// moves reports whether replicas of a copy move, or wait for others to be available before they
+// do.
 func (r *results) moves(binding types.UID, cluster string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -219,8 +226,10 @@ func (r *results) moves(binding types.UID, cluster string) bool {
 	return leaves || r.waits[binding].Has(cluster)
 }
 
-// edited notes that the template is of a version, empty when it is not known, unless the last plan was made for that: the events of what is listed at a start
-// come after it can be read, and a result that is there by then is not about the past.
+// edited records a change of the template, unless the last plan was made for this version.
+// version is "" if it is not known, which counts as a change. The check is necessary because
+// templates can be read before the events of the first list come: such an event must not make a
+// result stale. news is true if a change was recorded.
 func (r *results) edited(name types.NamespacedName, binding types.UID, cluster, version string) (news bool) {
 	r.update(name, binding, cluster, func(s *state) {
 		if news = version == "" || s.planned != version; news {
@@ -230,7 +239,7 @@ func (r *results) edited(name types.NamespacedName, binding types.UID, cluster, 
 	return news
 }
 
-// load takes in what an earlier process recorded, unless this one knows better.
+// load sets what an earlier process recorded, unless this process already knows more.
 func (r *results) load(binding types.UID, cluster string, s state) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,7 +252,8 @@ func (r *results) load(binding types.UID, cluster string, s state) {
 	}
 }
 
-// clusters are those with a state for a binding of which something is true.
+// clusters returns the clusters, in no order, whose state for the binding satisfies the
+// predicate.
 func (r *results) clusters(binding types.UID, is func(state) bool) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,7 +266,7 @@ func (r *results) clusters(binding types.UID, is func(state) bool) []string {
 	return found
 }
 
-// heldIn returns the bindings whose copies a cluster may hold, as far as its state says.
+// heldIn returns the bindings whose copies the cluster may hold, according to its states.
 func (r *results) heldIn(cluster string) []types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,16 +301,16 @@ func (r *results) forgetCluster(cluster string) {
 	}
 }
 
-// How long a manifest that a cluster rejected is not sent again: the first time, and at most.
+// The pause before a rejected manifest is sent again: the first time, and at most.
 const (
 	firstRefusal = 2 * time.Second
 	lastRefusal  = 5 * time.Minute
 )
 
-// refused notes that the cluster rejected a manifest.
+// refused records that the cluster rejected a manifest.
 func (s *state) refused(digest string, now time.Time) {
 	if s.acts.Refused != digest {
-		s.refusals = 0 // another manifest: patience starts anew
+		s.refusals = 0 // another manifest begins with the first pause
 	}
 	s.acts.Refused = digest
 	s.acts.RetryAt = now.Add(min(firstRefusal<<min(s.refusals, 16), lastRefusal))

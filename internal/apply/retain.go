@@ -19,18 +19,22 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// What a copy has that its cluster gave it stays by itself where the manifest does not have the field: server-side apply leaves alone what is not ours. This file is
-// about the fields that a manifest has and a copy may still have otherwise: replicas that somebody scales in the cluster, node ports, and the completions of a Job, of which
-// another share fell to the cluster when it began.
+// Fields that the cluster set in a copy stay by themselves if the manifest lacks them:
+// server-side apply leaves fields alone that are not ours. This file is about fields of a
+// manifest for which a copy may keep another value: replicas that are scaled in the cluster,
+// node ports, the storage of a claim that grew, and the completions of a Job that began with
+// another share.
 
-// retains is true of a manifest with such fields.
+// retains reports whether a manifest has such fields.
 func retains(manifest *unstructured.Unstructured) bool {
 	return interpreter.KeepsReplicas(manifest) || interpreter.HasCompletions(manifest) || len(interpreter.NodePorts(manifest)) > 0 ||
 		requestsStorage(manifest)
 }
 
-// retained returns a manifest without what an object that is there keeps: what withoutKept says, and of an object that the hub did not make, or takes back, what a
-// controller of Kubernetes or an autoscaler set. That is asked of managedFields each time, whoever began. It is pure, and changes neither.
+// retained returns a manifest without what an existing object keeps: the fields of withoutKept
+// and, for an object that the hub did not create or takes back, what a controller of Kubernetes
+// or an autoscaler set. managedFields decide that each time, even if the hub set the field
+// first. It is pure and changes neither argument.
 func retained(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if wasBefore(manifest) || wasBefore(live) || live.GetAnnotations()[workv1alpha2.DigestAnnotation] == "" {
 		manifest = withoutControllers(manifest, live)
@@ -38,8 +42,10 @@ func retained(manifest, live *unstructured.Unstructured) *unstructured.Unstructu
 	return withoutKept(manifest, live)
 }
 
-// withoutKept returns a manifest without replicas, if the template says so, and node ports that an object has not got from us; and with the completions of a Job that
-// cannot be changed. It is pure, and changes neither.
+// withoutKept returns a manifest without replicas, if the template says so, without node ports
+// that the object did not get from us, without a storage request below that of the object, and
+// with the completions of a Job that cannot be changed. It is pure and changes neither
+// argument.
 func withoutKept(manifest, live *unstructured.Unstructured) *unstructured.Unstructured {
 	if interpreter.KeepsReplicas(manifest) {
 		manifest = render.WithoutReplicas(manifest)
@@ -78,7 +84,7 @@ func withoutKept(manifest, live *unstructured.Unstructured) *unstructured.Unstru
 	return manifest
 }
 
-// owners are who owns a field of an object.
+// owners returns the managers that own a field of an object.
 func owners(o *unstructured.Unstructured, path ...string) (managers []string) {
 	for _, entry := range o.GetManagedFields() {
 		if fieldsIn(entry).has(path...) {
@@ -88,14 +94,14 @@ func owners(o *unstructured.Unstructured, path ...string) (managers []string) {
 	return managers
 }
 
-// retain returns what of a manifest is sent to a cluster that has the object already.
+// retain returns the part of a manifest that is sent to a cluster that has the object already.
 func (t *task) retain(ctx context.Context, manifest *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if !retains(manifest) && !wasBefore(manifest) && t.at.Digest != "" {
 		return manifest, nil
 	}
 	live, err := t.queue.client.Get(ctx, t.wanted.Object)
 	if apierrors.IsNotFound(err) {
-		return manifest, nil // it begins anew
+		return manifest, nil // it is created again
 	}
 	if err != nil {
 		return nil, err
@@ -111,8 +117,9 @@ func (t *task) retain(ctx context.Context, manifest *unstructured.Unstructured) 
 	return retained(manifest, live), nil
 }
 
-// shareReplicas has somebody beside us own the replicas of a copy, before we give them up: else the API server would set them to what it defaults to. Whoever scales
-// the copy takes them from both.
+// shareReplicas makes a second field manager of the hub own the replicas of a copy before our
+// main manager gives them up. Otherwise the API server would reset them to the default. A
+// client that scales the copy takes the field from both.
 func (t *task) shareReplicas(ctx context.Context, live *unstructured.Unstructured) error {
 	path := interpreter.ReplicasField(live)
 	owned := make([]string, 0, len(path))
@@ -136,12 +143,13 @@ func (t *task) shareReplicas(ctx context.Context, live *unstructured.Unstructure
 	}
 	_, _, err = t.applyToCopy(ctx, t.queue.client.As(workv1alpha2.ReplicasFieldManager), o.Object, false)
 	if apierrors.HasStatusCause(err, metav1.CauseTypeFieldManagerConflict) {
-		return nil // somebody scaled it just now, and owns them
+		return nil // somebody scaled it just now, and owns the field
 	}
 	return err
 }
 
-// applyManifest applies a manifest, and returns what of it was applied in the end: node ports that the cluster has given to others, or does not have, are left to it.
+// applyManifest applies a manifest, and returns the manifest that was applied in the end:
+// without node ports that the cluster has given to others, or does not have.
 func (t *task) applyManifest(
 	ctx context.Context, manifest *unstructured.Unstructured, force bool,
 ) (sent, applied *unstructured.Unstructured, created bool, err error) {
@@ -170,7 +178,8 @@ func (t *task) applyManifest(
 
 var nodePortField = regexp.MustCompile(`^spec\.ports\[(\d+)\]\.nodePort$`)
 
-// withoutPorts is a manifest without the node ports that an error is about; nil if it is about none.
+// withoutPorts returns a manifest without the node ports that an error is about; nil if the
+// error is about anything else.
 func withoutPorts(manifest *unstructured.Unstructured, err error) *unstructured.Unstructured {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil || len(interpreter.NodePorts(manifest)) == 0 {

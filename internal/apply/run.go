@@ -18,33 +18,35 @@ import (
 	"orrery.dev/orrery/internal/queue"
 )
 
-// Work is what a binding knows of the work of a template that ends, in one cluster. The zero value is that of a kind that does not end.
+// Work describes, for one cluster, the work of a template that ends, such as a Job. The zero
+// value is for kinds that do not end.
 type Work struct {
-	// Ends is true of kinds that are known to end: none of their copies is made before the binding says so.
+	// Ends is true for kinds that are known to end. No copy of them is created before the binding
+	// records that it begins.
 	Ends bool
-	// Mark is what the binding says of the work of the template as it is now; nil: nothing. Former
-	// is what it says of another cluster that had the name of this one before.
+	// Mark is the record in the binding of the run of the current template; nil: none. Former is
+	// the record of another cluster that had the same name before.
 	Mark, Former *workv1alpha2.Run
-	// Finished is how the work of the template ended as a whole; empty: it has not.
+	// Finished is how the work of the template ended as a whole; empty: it has not ended.
 	Finished workv1alpha2.RunPhase
 	// Request is the request to run again that counts; empty: there is none.
 	Request string
-	// Completions of a Job that fall to the cluster; nil: those of its share.
+	// Completions are those of a Job that belong to the cluster; nil: those of its share.
 	Completions *int64
-	// Uncounted is a cluster to which an unknown number of completions of a divided Job fell;
-	// empty: there is no such cluster.
+	// Uncounted names a cluster with an unknown number of completions of a divided Job; empty:
+	// there is none.
 	Uncounted string
-	// Older is true of a binding that is older than this process.
+	// Older is true if the binding is older than this process.
 	Older bool
 }
 
-// tracked is true where the binding decides whether a copy may be made.
+// tracked reports whether the binding decides whether a copy may be created.
 func (w *Work) tracked() bool { return w.Ends || w.Mark != nil || w.Finished != "" }
 
-// asked is true while there is a request to run again that the cluster has not followed.
+// asked reports whether the cluster has not yet followed a request to run again.
 func (w *Work) asked() bool { return w.Request != "" && w.Mark != nil && w.Mark.Rerun != w.Request }
 
-// rests says why nothing is to run in the cluster any more; empty: something is.
+// rests says why nothing is to run in the cluster any more; "" if something is to run.
 func (w *Work) rests() string {
 	switch {
 	case w.Mark == nil && w.Finished != "":
@@ -58,16 +60,16 @@ func (w *Work) rests() string {
 	}
 }
 
-// Fate is what is known of a copy that is not there any more, or is not there yet.
+// Fate is what is known of a copy that is not in the cluster any more, or not yet.
 type Fate int
 
 // The values of Fate.
 const (
 	FateUnknown    Fate = iota // whether there was a copy, or how it ended, was not asked yet
-	FateNotMade                // this process knows that no copy was made since the mark was written
+	FateNotMade                // no copy was created since the mark was written
 	FateUnfinished             // the copy was deleted before it ended
-	FateEnded                  // the copy ended; the binding is about to say so
-	FateLost                   // the cluster does not remember
+	FateEnded                  // the copy ended; the binding will record that soon
+	FateLost                   // the history of the cluster does not reach back
 )
 
 const (
@@ -79,7 +81,7 @@ const (
 	runAdopted = "the object was there before this hub, and is not deleted: delete it in the cluster, and it runs again"
 )
 
-// planAbsentWork plans for a place where nothing is, of a template whose work ends.
+// planAbsentWork plans for a template whose work ends, where no copy is.
 func planAbsentWork(w Wanted, k Known) []Action {
 	work := &w.Work
 	if why := work.rests(); why != "" {
@@ -91,8 +93,10 @@ func planAbsentWork(w Wanted, k Known) []Action {
 	case begins && k.Restored:
 		return report(workv1alpha2.ReasonHubRestored, runRestored)
 	case begins && work.Older && !k.Surveyed:
-		return []Action{{Verb: Retry, After: surveyLook}} // another cluster may show that the hub is older than its members
-	case begins && work.Uncounted != "": // no event says when it is known; a look costs no call
+		// A copy in another cluster may show that the hub is older than its members.
+		return []Action{{Verb: Retry, After: surveyLook}}
+	// No event reports that the number becomes known, and planning again costs no request.
+	case begins && work.Uncounted != "":
 		return append(report(workv1alpha2.ReasonRunUnknown, fmt.Sprintf(runUncounted, work.Uncounted)), Action{Verb: Retry})
 	case begins:
 		return send(Begin, w, k, mirror.Object{})
@@ -107,11 +111,12 @@ func planAbsentWork(w Wanted, k Known) []Action {
 	}
 }
 
-// planRerun plans for our copy that is there while somebody asks for its work to be done again.
+// planRerun plans for our copy while there is a request to run its work again.
 func planRerun(w Wanted, o Copy, k Known) []Action {
 	switch {
-	case !w.Work.Mark.Phase.Ended() && o.Ended == "": // what has ended is told by the mark a moment later
-		return []Action{{Verb: Begin, Copy: o.Object}} // what runs is what was asked for
+	// The mark records the end of the work a moment after the copy, so both are checked.
+	case !w.Work.Mark.Phase.Ended() && o.Ended == "":
+		return []Action{{Verb: Begin, Copy: o.Object}} // the running copy is what was requested
 	case o.Origin != "":
 		return report(workv1alpha2.ReasonConflict, runAdopted)
 	default:
@@ -119,7 +124,8 @@ func planRerun(w Wanted, o Copy, k Known) []Action {
 	}
 }
 
-// request is the request of a template to run again, if it is one to this binding.
+// request returns the request to run again of a template; "" if there is none, or it is for
+// another binding.
 func request(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured) string {
 	asked := source.GetAnnotations()[workv1alpha2.RerunAnnotation]
 	of, _, ok := strings.Cut(asked, "/")
@@ -129,7 +135,7 @@ func request(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured)
 	return asked
 }
 
-// work is what a binding knows of its template's work in a cluster.
+// work returns what a binding knows of the work of its template in a cluster.
 func (a *Applier) work(b *workv1alpha2.ResourceBinding, source *unstructured.Unstructured, cluster string) Work {
 	if source == nil {
 		return Work{}
@@ -149,7 +155,7 @@ func (a *Applier) work(b *workv1alpha2.ResourceBinding, source *unstructured.Uns
 	return w
 }
 
-// fate is what this process knows of the copy that a mark is about.
+// fate returns what this process knows of the copy that a mark describes.
 func (a *Applier) fate(b *workv1alpha2.ResourceBinding, cluster string, mark *workv1alpha2.Run) Fate {
 	if mark == nil {
 		return FateUnknown
@@ -170,7 +176,7 @@ func (a *Applier) fate(b *workv1alpha2.ResourceBinding, cluster string, mark *wo
 	return FateUnknown
 }
 
-// isOf is true of the copy that a mark is about.
+// isOf reports whether a mark describes the copy with this UID.
 func isOf(mark *workv1alpha2.Run, uid types.UID) bool {
 	if mark.CopyUID != "" {
 		return uid == mark.CopyUID
@@ -178,15 +184,17 @@ func isOf(mark *workv1alpha2.Run, uid types.UID) bool {
 	return uid != mark.ReplacedUID
 }
 
-// Ended is how the copy of a binding in a cluster that is gone was in the end; false where that was not seen.
+// Ended returns the last state of the copy of a binding in a cluster; false if the copy is not
+// known to be gone, or its end was not seen.
 func (a *Applier) Ended(b types.UID, cluster string) (mirror.Object, bool) {
 	return a.runs.end(b, cluster)
 }
 
-// runState is what a process knows of a run beside its mark. The keys are those of marks; see markKey.
+// runState is what this process knows of a run beside its mark. The values are keys of marks;
+// see markKey.
 type runState struct {
-	unmade string // no copy was made since this mark was written
-	lost   string // of the copy of this mark nobody knows how it ended
+	unmade string // no copy was created since this mark was written
+	lost   string // the cluster does not know any more how the copy of this mark ended
 }
 
 // markKey identifies a run of a binding in a cluster.
@@ -194,7 +202,8 @@ func markKey(r *workv1alpha2.Run) string {
 	return fmt.Sprintf("%s/%s/%s/%d", r.TemplateUID, r.Rerun, r.ReplacedUID, r.Time.Unix())
 }
 
-// begin has the binding say that its work begins in the cluster. copied is the object that does it already; without a UID: it is to be made.
+// begin records in the binding that its work begins in the cluster. copied is the object that
+// does the work already; without a UID the copy is still to be created.
 func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next, again, ok bool) {
 	q, a, work := t.queue, t.queue.applier, &t.wanted.Work
 	if work.Mark != nil && work.Mark.Phase == workv1alpha2.RunRefused && copied.UID == "" {
@@ -208,7 +217,7 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 		since: a.mirror.Version(q.name(), gr), copied: copied, source: t.source, id: q.member.ID(), copies: a.mirror.Placed(t.binding.UID),
 	}
 	if last := a.runs.lastCopy(t.binding.UID, q.name()); last != "" && work.Mark != nil && work.Mark.CopyUID == "" && isOf(work.Mark, last) {
-		r.replaces = last // nobody wrote down which copy it was
+		r.replaces = last // the mark does not say which copy it was
 	}
 	before := work.Mark
 	mark, err := a.runs.begin(ctx, t.binding, r)
@@ -221,14 +230,16 @@ func (t *task) begin(ctx context.Context, copied mirror.Object) (next queue.Next
 		t.update(func(s *state) {
 			s.run, s.acts.Unsure = runState{unmade: markKey(mark)}, false
 			if work.Request != "" && (before == nil || before.Rerun != work.Request) {
-				s.acts.Digest = "" // the copy is made because it was asked for, and not because somebody deleted the one before
+				// The request explains the new copy: this write does not put back a deleted copy.
+				s.acts.Digest = ""
 			}
 		})
 	}
 	return queue.Next{}, true, false
 }
 
-// tryCreate asks a cluster that has refused the copy whether it would take it by now: nothing is written down for another refusal.
+// tryCreate asks, by dry run, whether a cluster that has refused the copy accepts it now. So
+// nothing is recorded for another refusal.
 func (t *task) tryCreate(ctx context.Context) error {
 	if err := t.queue.ensureNamespace(ctx, t.wanted.Object.Namespace); err != nil {
 		return err
@@ -237,7 +248,8 @@ func (t *task) tryCreate(ctx context.Context) error {
 	return err
 }
 
-// beginWith has the binding know of the work that an object does which is about to become ours, or is ours and was never written down.
+// beginWith records the run of an object that is about to become a copy, or is a copy whose run
+// was never recorded. ok is false if that failed.
 func (t *task) beginWith(ctx context.Context, force bool) (next queue.Next, ok bool) {
 	if !force || !t.wanted.Work.Ends || t.wanted.Work.Mark != nil {
 		return queue.Next{}, true
@@ -246,7 +258,8 @@ func (t *task) beginWith(ctx context.Context, force bool) (next queue.Next, ok b
 	return next, t.wanted.Work.Mark != nil
 }
 
-// sends takes note that the cluster is asked for a copy, and unsent that none was made of it.
+// sends records that the cluster gets a request for a copy; unsent records that the request
+// created none.
 func (t *task) sends() {
 	t.sent = true
 	if t.wanted.Work.tracked() {
@@ -260,12 +273,13 @@ func (t *task) unsent() {
 	}
 }
 
-// asksFirst is true where the cluster was asked, for a mark, for a copy that it never had.
+// asksFirst reports whether the cluster got a request for the first copy of a mark.
 func (t *task) asksFirst(mark *workv1alpha2.Run) bool {
 	return t.sent && mark != nil && mark.Phase == workv1alpha2.RunBegan && mark.CopyUID == "" && t.at.UID == ""
 }
 
-// refuse has the binding say that the cluster did not take the copy, so that another process need not find out whether it ran.
+// refuse records in the binding that the cluster did not accept the copy. Another process then
+// need not find out whether the copy ran.
 func (t *task) refuse(ctx context.Context) {
 	mark := t.wanted.Work.Mark
 	if !t.asksFirst(mark) {
@@ -276,7 +290,8 @@ func (t *task) refuse(ctx context.Context) {
 	}
 }
 
-// recall asks the cluster what became of a copy that it was asked for, or that it had: what is not there may have run.
+// recall asks the cluster what became of a copy that was requested, or was there: a copy that
+// is not there may have run.
 func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 	q, a, mark := t.queue, t.queue.applier, t.wanted.Work.Mark
 	var last *pastCopy
@@ -305,13 +320,15 @@ func (t *task) recall(ctx context.Context) (next queue.Next, again, ok bool) {
 	default:
 		a.mirror.Observe(q.name(), t.wanted.Object.Resource, last.object)
 		t.update(func(s *state) { s.acts.Unsure = false })
-		return queue.Next{Backoff: true}, false, false // it is there: the mirror is about to know
+		return queue.Next{Backoff: true}, false, false // it is there: the mirror will see it soon
 	}
 	return queue.Next{}, true, false
 }
 
-// lastCopy returns the last that is remembered of the copy that a mark is about, and how its work ended; nil: nothing is. An object with our mark stays our copy when somebody
-// takes the mark off, and how its work ended stays so: a pod that is deleted does not say it any more.
+// lastCopy returns the last known state of the copy that a mark describes, and how its work
+// ended; nil if there is none. An object with our mark stays our copy if somebody removes the
+// mark. The first known end of its work stays: a pod that is being deleted does not show it any
+// more.
 func lastCopy(past []manifest.Past, binding types.UID, mark *workv1alpha2.Run) (last *pastCopy, ended workv1alpha2.RunPhase) {
 	for _, p := range past {
 		uid := p.Object.GetUID()
@@ -329,7 +346,7 @@ func lastCopy(past []manifest.Past, binding types.UID, mark *workv1alpha2.Run) (
 	return last, ended
 }
 
-// pastCopy is the last that a cluster remembers of a copy.
+// pastCopy is the last state of a copy that a cluster remembers.
 type pastCopy struct {
 	object *unstructured.Unstructured
 	gone   bool

@@ -21,26 +21,27 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// errMoved is returned when a binding says something else of a run than what was planned on.
+// errMoved is returned if the record of a run in the binding is not the one that was planned
+// with.
 var errMoved = errors.New("the binding says something else by now")
 
-// runs writes into bindings which work begins where, and holds what this process knows of runs beside that. Several clusters that begin the work
-// of one binding at the same time share a write.
+// runs records in bindings which work begins in which cluster, and holds what else this process
+// knows of runs. Clusters that begin the work of one binding at the same time share one write.
 type runs struct {
 	hub      client.Client
 	reader   client.Reader // not cached
 	bindings *binding.Cache
 
 	mu      sync.Mutex
-	older   sets.Set[types.UID]                    // bindings that were there before this process
-	latest  map[types.UID]written                  // until the cache knows it
-	batches map[types.UID]*batch                   // that wait to be written
-	writing map[types.UID]*sync.Mutex              // held by who writes
-	ends    map[types.UID]map[string]mirror.Object // copies that are gone, as they were in the end
-	missing map[types.UID]map[string]types.UID     // copies that are gone, of which it is not known yet how they ended
+	older   sets.Set[types.UID]                    // bindings that are older than this process
+	latest  map[types.UID]written                  // runs that were written, until the cache has them
+	batches map[types.UID]*batch                   // batches that wait to be written
+	writing map[types.UID]*sync.Mutex              // held while a batch is written
+	ends    map[types.UID]map[string]mirror.Object // last states of copies that are gone
+	missing map[types.UID]map[string]types.UID     // copies that are gone, whose end is not known yet
 }
 
-// written is what a binding said of its runs at a resourceVersion.
+// written is the runs of a binding at a resourceVersion.
 type written struct {
 	version uint64
 	runs    []workv1alpha2.Run
@@ -50,17 +51,17 @@ type written struct {
 type beginning struct {
 	cluster  string
 	template types.UID
-	before   *workv1alpha2.Run // that the plan knew
+	before   *workv1alpha2.Run // the mark that the plan used
 	request  string
 	since    string
-	copied   mirror.Object // that does the work already; without a UID: none
-	replaces types.UID     // the copy before, where the mark does not say which it was
+	copied   mirror.Object // the object that does the work already; without a UID: none
+	replaces types.UID     // the copy before, if the mark does not name it
 	source   *unstructured.Unstructured
-	id       string          // of the cluster; see member.ID
-	copies   []mirror.Object // of the binding in all clusters
+	id       string          // the ID of the cluster; see member.ID
+	copies   []mirror.Object // the copies of the binding in all clusters
 }
 
-// batch is what is written in one go.
+// batch is a set of beginnings that are written together.
 type batch struct {
 	once   sync.Once
 	begins []beginning
@@ -76,7 +77,8 @@ func newRuns(hub client.Client, reader client.Reader, bindings *binding.Cache) *
 	}
 }
 
-// of are the runs of a binding, as far as they are known: those that were just written may not have reached the cache yet.
+// of returns the runs of a binding, including those that were just written and are not in the
+// cache yet.
 func (r *runs) of(b *workv1alpha2.ResourceBinding) []workv1alpha2.Run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +93,7 @@ func (r *runs) of(b *workv1alpha2.ResourceBinding) []workv1alpha2.Run {
 	return w.runs
 }
 
-// started takes note of the bindings that were there before this process.
+// started records the bindings that are older than this process.
 func (r *runs) started() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +108,7 @@ func (r *runs) isOlder(uid types.UID) bool {
 	return r.older.Has(uid)
 }
 
-// ended takes note of a copy that is gone.
+// ended records the last state of a copy that is gone.
 func (r *runs) ended(b types.UID, cluster string, o mirror.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,7 +121,8 @@ func (r *runs) ended(b types.UID, cluster string, o mirror.Object) {
 	}
 }
 
-// observed takes note of a copy that is gone, of a kind that ends.
+// observed records that a copy is gone, if its kind ends or its binding has runs. It ignores
+// all other events.
 func (r *runs) observed(e mirror.Event) {
 	if e.Type != mirror.Deleted || e.Binding == "" || r.bindings.Synced() && !r.knows(e.Binding) {
 		return
@@ -136,7 +139,8 @@ func (r *runs) observed(e mirror.Event) {
 	r.missing[e.Binding][e.Cluster] = e.UID
 }
 
-// lastCopy returns the copy of a binding in a cluster that is known to be gone; "" for none.
+// lastCopy returns the UID of the last copy of a binding in a cluster that is known to be gone;
+// "" if there is none.
 func (r *runs) lastCopy(b types.UID, cluster string) types.UID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,7 +172,8 @@ func (r *runs) forget(b types.UID) {
 	delete(r.writing, b)
 }
 
-// begin has a binding say that work begins, and returns what it says then.
+// begin records in a binding that work begins, and returns the new mark. It returns errMoved if
+// the binding has another mark than the plan knew.
 func (r *runs) begin(ctx context.Context, b *workv1alpha2.ResourceBinding, begins beginning) (*workv1alpha2.Run, error) {
 	r.mu.Lock()
 	w := r.batches[b.UID]
@@ -183,7 +188,7 @@ func (r *runs) begin(ctx context.Context, b *workv1alpha2.ResourceBinding, begin
 	writing := r.writing[b.UID]
 	r.mu.Unlock()
 
-	writing.Lock() // who comes meanwhile joins the batch
+	writing.Lock() // calls that come while this one waits join its batch
 	defer writing.Unlock()
 	w.once.Do(func() {
 		r.mu.Lock()
@@ -216,7 +221,7 @@ func (r *runs) begin(ctx context.Context, b *workv1alpha2.ResourceBinding, begin
 	}
 }
 
-// refuse has a binding say that a cluster did not take what was begun.
+// refuse records in a binding that a cluster did not accept a copy.
 func (r *runs) refuse(ctx context.Context, b *workv1alpha2.ResourceBinding, mark *workv1alpha2.Run) error {
 	return r.write(ctx, b, func(live *workv1alpha2.ResourceBinding) bool {
 		now := binding.RunIn(live.Status.Runs, mark.TemplateUID, mark.ClusterName)
@@ -230,14 +235,15 @@ func (r *runs) refuse(ctx context.Context, b *workv1alpha2.ResourceBinding, mark
 	})
 }
 
-// write changes the runs of a binding as it is on the hub. change says whether there is anything to write.
+// write changes the runs of a binding on the hub. It reads the binding again after a conflict.
+// change returns false if there is nothing to write.
 func (r *runs) write(ctx context.Context, b *workv1alpha2.ResourceBinding, change func(*workv1alpha2.ResourceBinding) bool) error {
 	live := b
 	if cached, ok := r.bindings.Get(binding.Name(b)); ok {
 		live = cached
 	}
 	if version(live.ResourceVersion) < r.version(b.UID) {
-		live = nil // the cache is behind what was just written
+		live = nil // the cache is older than the last write
 	}
 	for {
 		if live == nil {
@@ -270,7 +276,7 @@ func (r *runs) write(ctx context.Context, b *workv1alpha2.ResourceBinding, chang
 	}
 }
 
-// wrote takes note of what a binding says, until the cache knows it.
+// wrote remembers the runs of a binding until the cache has them.
 func (r *runs) wrote(b *workv1alpha2.ResourceBinding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -285,14 +291,16 @@ func (r *runs) version(uid types.UID) uint64 {
 	return r.latest[uid].version
 }
 
-// mark is what a binding is to say of work that begins; nil: the plan did not know what the binding says by now.
+// mark returns the new mark of a binding for work that begins. It is nil if the binding has
+// another mark than the plan knew, or another cluster has an unknown number of completions.
 func (n *beginning) mark(b *workv1alpha2.ResourceBinding) *workv1alpha2.Run {
 	old := binding.RunIn(b.Status.Runs, n.template, n.cluster)
 	if (old == nil) != (n.before == nil) || old != nil && (old.Phase != n.before.Phase || markKey(old) != markKey(n.before)) {
 		return nil
 	}
 	share := n.share(b)
-	if n.copied.UID != "" && old != nil && binding.RunsThere(old, n.id) { // it runs already, and the request is for that
+	// The work runs already, and the request is for that run.
+	if n.copied.UID != "" && old != nil && binding.RunsThere(old, n.id) {
 		mark := *old
 		mark.Rerun = n.request
 		if share != nil && mark.Completions == nil {

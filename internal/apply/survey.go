@@ -16,11 +16,11 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// survey looks, before this process removes anything, at the copies in every cluster: a copy in
-// another cluster than the one of the removal may show that the hub was restored from a backup. A
-// removal waits for what is being listed. A removal does not wait for a cluster that is known not
-// to answer, nor for a type that a cluster has failed to list for failurePatience: one ill cluster
-// must not hold up the removals in all others. Both are looked at once they can be read.
+// Before this process removes anything, it checks the copies in every cluster. A copy in
+// another cluster than that of the removal may show that the hub was restored from a backup. A
+// removal waits for lists that are being read. It does not wait for a cluster that is known not
+// to answer, nor for a type that a cluster has failed to list for failurePatience: one broken
+// cluster must not block the removals in all others. Both are checked once they can be read.
 type survey struct {
 	applier *Applier
 	now     func() time.Time
@@ -30,22 +30,22 @@ type survey struct {
 	looked   map[types.UID]leftOut // by the UID of the Cluster
 }
 
-// failurePatience is how long the lists of a type have to fail until removals in other clusters do
-// not wait for the type. It is as long as the mirror waits for a list that does not answer: an API
-// server that starts refuses lists for a moment.
+// failurePatience is how long the lists of a type have to fail before removals in other
+// clusters stop waiting for the type. It is as long as the mirror waits for a list that does
+// not answer: an API server that starts refuses lists for a moment.
 const failurePatience = 10 * time.Second
 
-// leftOut are the types that a look at a cluster left out, with the error of the list.
+// leftOut are the types that the check of a cluster left out, with the error of their list.
 type leftOut map[schema.GroupResource]string
 
-// again makes the next removal ask which clusters are to be looked at: they have changed.
+// again makes the next removal determine which clusters to check, because the clusters changed.
 func (s *survey) again() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.finished = false
 }
 
-// listed makes the next removal look at a cluster again if the look before left the type out.
+// listed makes the next removal check a cluster again if the last check left out the type.
 func (s *survey) listed(cluster types.UID, gr schema.GroupResource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,9 +55,11 @@ func (s *survey) listed(cluster types.UID, gr schema.GroupResource) {
 	}
 }
 
-// done reports whether the records and every cluster that answers were looked at, and show nothing.
+// done reports whether the records and every cluster that answers were checked and show no
+// restore.
 func (s *survey) done(ctx context.Context) bool {
-	// What was compared stays so. The mutex is not held meanwhile: the workers of all clusters need it.
+	// A comparison stays valid. The mutex is not held meanwhile, as the workers of all clusters use
+	// it.
 	if compared, err := s.applier.past.compared(ctx); err != nil || !compared {
 		return false
 	}
@@ -95,7 +97,7 @@ func (s *survey) done(ctx context.Context) bool {
 	}
 	for _, r := range open {
 		if restored, err := s.look(ctx, r.member); err != nil || restored {
-			return false // it is looked at again, and restored says so from now on
+			return false // it is checked again; after a restore, restore reports that from now on
 		}
 		s.looked[r.member.Cluster().UID] = r.except
 		for gr, problem := range r.except {
@@ -109,8 +111,8 @@ func (s *survey) done(ctx context.Context) bool {
 	return true
 }
 
-// ready reports whether it is known what a cluster has, except for the types that the cluster
-// cannot list; lost, that the cluster does not answer.
+// ready reports whether the copies in a cluster are known, except those of types that the
+// cluster cannot list. lost reports that the cluster does not answer.
 func (s *survey) ready(m *member.Member) (except leftOut, ready, lost bool) {
 	a := s.applier
 	if _, ok := a.queue(m.Name()); !ok {
@@ -140,7 +142,7 @@ func (s *survey) ready(m *member.Member) (except leftOut, ready, lost bool) {
 	return except, true, false
 }
 
-// look says whether anything in a cluster shows that the hub was restored.
+// look reports whether anything in a cluster shows that the hub was restored.
 func (s *survey) look(ctx context.Context, m *member.Member) (restored bool, err error) {
 	a := s.applier
 	tell := func(o mirror.Object) {
@@ -184,7 +186,7 @@ func (s *survey) look(ctx context.Context, m *member.Member) (restored bool, err
 	return false, nil
 }
 
-// newer says whether a copy of a binding, or what was one, shows that the hub was restored.
+// newer reports whether a copy of a binding, or an orphan, shows that the hub was restored.
 func (s *survey) newer(ctx context.Context, m *member.Member, b *workv1alpha2.ResourceBinding, o mirror.Object) (bool, error) {
 	a := s.applier
 	from, err := a.key().Verify(o.Source)

@@ -14,14 +14,14 @@ import (
 	"orrery.dev/orrery/internal/queue"
 )
 
-// Objects that become copies and were not: orphans of this hub, and objects with more replicas than
-// the share of their cluster. docs/design/0022-adoption.md.
+// Objects that become copies: orphans of this hub, and objects with more replicas than the
+// share of their cluster. See docs/design/0022-adoption.md.
 
-// isRecreated reports whether somebody deleted the orphan and created another object of its name
-// with the same annotations. The creator owns the annotations of that object; the hub, which wrote
-// it, owns the annotation of an orphan. API servers lose managedFields, as with a migration of the stored
-// version: where nobody owns the annotation, or an API server says that somebody did before it began to
-// track that, the object is the orphan if its source is verified.
+// isRecreated reports whether somebody deleted the orphan and created another object with its
+// name and annotations. The creator owns the annotations of that object, whereas the hub owns
+// the annotation of an orphan, which it wrote. API servers can lose managedFields, as in a
+// migration of the stored version. If the annotation has no owner, or only one from before the
+// API server began to track owners, then the object is the orphan if its source is verified.
 func isRecreated(live *unstructured.Unstructured, verified bool) bool {
 	by := owners(live, "f:metadata", "f:annotations", "f:"+workv1alpha2.OrphanAnnotation)
 	if len(by) == 0 || slices.Contains(by, beforeFirstApply) {
@@ -30,7 +30,8 @@ func isRecreated(live *unstructured.Unstructured, verified bool) bool {
 	return !slices.Contains(by, workv1alpha2.FieldManager)
 }
 
-// beforeFirstApply is the manager that an API server names for the fields of an object without managedFields.
+// beforeFirstApply is the manager that an API server names for the fields of an object without
+// managedFields.
 const beforeFirstApply = "before-first-apply"
 
 // takeBackOrphan makes an orphan of this hub a copy again.
@@ -41,13 +42,14 @@ func (t *task) takeBackOrphan(ctx context.Context, live *unstructured.Unstructur
 		return t.failed(ctx, err), false, false
 	}
 	if ownSet(live, t.wanted.Manifest.GetAPIVersion()) == nil {
-		return queue.Next{}, true, false // it was applied in another version of its API: it is a copy as any other
+		// Applied in another version of its API: plan it as any other copy.
+		return queue.Next{}, true, false
 	}
 	return t.sendAsCopy(ctx, orphan.Origin)
 }
 
-// lowers reports whether the manifest asks for fewer replicas than an object has, because replicas
-// are divided.
+// lowers reports whether the manifest asks for fewer replicas than an object has, because the
+// replicas are divided between clusters.
 func (t *task) lowers(live *unstructured.Unstructured) bool {
 	has, asked := interpreter.Replicas(live), interpreter.Replicas(t.wanted.Manifest)
 	return binding.Divided(t.binding) && has != nil && asked != nil && *asked < *has && !interpreter.KeepsReplicas(t.wanted.Manifest)
@@ -61,8 +63,8 @@ func (t *task) sendMarked(ctx context.Context, live *unstructured.Unstructured, 
 	return t.sendAsCopy(ctx, origin)
 }
 
-// sendAsCopy applies the manifest to an object that has just been marked as a copy: replicas above
-// the share of the cluster stay until they are available elsewhere.
+// sendAsCopy applies the manifest to an object that has just been marked as a copy. Replicas
+// above the share of the cluster stay until as many are available elsewhere.
 func (t *task) sendAsCopy(ctx context.Context, origin string) (queue.Next, bool, bool) {
 	if t.wanted, t.source = t.queue.wanted(ctx, t.binding); t.wanted.Intent != Place || !t.wanted.Decided || t.wanted.Manifest == nil {
 		return queue.Next{}, true, false
@@ -70,7 +72,7 @@ func (t *task) sendAsCopy(ctx context.Context, origin string) (queue.Next, bool,
 	return t.send(ctx, origin, true)
 }
 
-// remark writes our marks on an object, and has the mirror know it as a copy.
+// remark writes our marks on an object and reports it to the mirror as a copy.
 func (t *task) remark(ctx context.Context, live *unstructured.Unstructured, origin string) error {
 	q, o := t.queue, t.wanted.Object
 	annotations := map[string]any{

@@ -13,15 +13,16 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// contentsUnknownError says that a Namespace or a CustomResourceDefinition is not deleted, because
-// the cluster cannot say what would go with it.
+// contentsUnknownError is returned if a Namespace or a CustomResourceDefinition is not deleted
+// because the cluster cannot list what would be deleted with it.
 type contentsUnknownError struct{ error }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e contentsUnknownError) Unwrap() error { return e.error }
 
-// unlisted is the error of a list of what is in an object. A cluster that did not answer says
-// nothing: its probes will.
+// unlisted returns the error for a failed list of the contents of an object. It is a
+// contentsUnknownError only if the cluster answered: the probes of a cluster report missing
+// answers.
 func unlisted(in string, gr schema.GroupResource, err error) error {
 	err = fmt.Errorf("%s: the cluster cannot list %s in it: %w", in, gr, err)
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
@@ -30,8 +31,8 @@ func unlisted(in string, gr schema.GroupResource, err error) error {
 	return err
 }
 
-// kept says why a cluster does not let an object go, with the reason of a result; empty: that is
-// not known, or passes.
+// kept returns the reason of the result for an error of a deletion; "" if the cause is not
+// known, or temporary.
 func kept(err error) (reason string) {
 	unknown := contentsUnknownError{}
 	switch {
@@ -40,13 +41,14 @@ func kept(err error) (reason string) {
 	case err == nil, unanswered(err), apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return ""
 	default:
-		return workv1alpha2.ReasonRejected // by the cluster, or by a webhook of it that does not answer
+		// The cluster rejects it, or one of its webhooks does not answer.
+		return workv1alpha2.ReasonRejected
 	}
 }
 
-// unremoved reports why the cluster does not let a copy go; with nil, that nothing keeps it any
-// more, if something did. The result of what is placed there is about the manifest, and not about
-// what is left over beside it.
+// unremoved reports why the cluster does not delete a copy. With a nil error it clears such a
+// report. It does nothing while the binding is placed in the cluster: the result is then about
+// the manifest, and not about leftovers.
 func (t *task) unremoved(ctx context.Context, err error) {
 	switch reason := kept(err); {
 	case ctx.Err() != nil, t.wanted.Intent == Place:
@@ -60,8 +62,8 @@ func (t *task) unremoved(ctx context.Context, err error) {
 	}
 }
 
-// namespaceWaits has an event of the Cluster say why a namespace that this hub made is not deleted,
-// once for each reason. With nil it is forgotten what was said.
+// namespaceWaits records an event for the Cluster with the reason why a namespace that this hub
+// created is not deleted, once for each reason. With a nil error it forgets the last reason.
 func (q *clusterQueue) namespaceWaits(name string, err error) {
 	if err == nil {
 		q.said.Delete(name)

@@ -17,10 +17,13 @@ import (
 	"orrery.dev/orrery/internal/manifest"
 )
 
-// Copies whose managedFields are written in another version of their kind than the one in which they are applied. docs/design/0026-versions.md.
+// Copies whose managedFields have another version of their kind than the one that is applied.
+// See docs/design/0026-versions.md.
 
-// inVersion returns managedFields of an object in which every entry of its group is in the version in which the object was read, with the fields that the object has there.
-// Entries that then have the same manager are joined. false: all are in that version already. It is pure.
+// inVersion returns the managedFields of an object with all entries of its group in the version
+// in which the object was read, reduced to the fields that the object has there. Entries that
+// then have the same manager are merged. It returns false if all entries are in that version
+// already. It is pure.
 func inVersion(live *unstructured.Unstructured) ([]metav1.ManagedFieldsEntry, bool) {
 	version := live.GroupVersionKind().GroupVersion()
 	var entries []metav1.ManagedFieldsEntry
@@ -47,9 +50,11 @@ func inVersion(live *unstructured.Unstructured) ([]metav1.ManagedFieldsEntry, bo
 	return entries, changed
 }
 
-// applyToCopy applies to an object that is a copy of ours. An API server compares what was applied with the object in the versions of all entries of managedFields. Where it
-// cannot, because a version is gone or lacks a field that the object has, it refuses the apply with an internal error: then the entries are moved to the version of the manifest.
-// Where that fails, the error is that of the apply.
+// applyToCopy applies to an object that is our copy. An API server compares the applied object
+// with the live one in the versions of all entries of managedFields. If it cannot, because a
+// version is gone or lacks a field of the object, it refuses the apply with an internal error.
+// The entries are then moved to the version of the manifest. If that fails, the error is that
+// of the apply.
 func (t *task) applyToCopy(
 	ctx context.Context, client manifest.Client, object map[string]any, force bool,
 ) (applied *unstructured.Unstructured, created bool, err error) {
@@ -68,7 +73,8 @@ func (t *task) applyToCopy(
 	return client.Apply(ctx, t.wanted.Object, object, force, false)
 }
 
-// moveManagers moves the managedFields of the copy to the version in which it is applied; false where they are in it.
+// moveManagers moves the managedFields of the copy to the version in which the copy was read;
+// false if they are in it already.
 func (t *task) moveManagers(ctx context.Context) (moved bool, err error) {
 	live, err := t.queue.client.Get(ctx, t.wanted.Object)
 	if err != nil {
@@ -82,8 +88,9 @@ func (t *task) moveManagers(ctx context.Context) (moved bool, err error) {
 	return err == nil, err
 }
 
-// setManagers says who owns which fields of an object. An API server that cannot compare the object in the version of an entry drops all entries, and answers that
-// everything is well: then the entries are set once more, in the version in which the object was read.
+// setManagers sets the managedFields of an object. An API server that cannot compare the object
+// in the version of an entry drops all entries, and reports success. Then the entries are set
+// once more, in the version in which the object was read.
 func (t *task) setManagers(ctx context.Context, live *unstructured.Unstructured, entries []metav1.ManagedFieldsEntry) (*unstructured.Unstructured, error) {
 	set, err := t.queue.client.SetManagers(ctx, t.wanted.Object, live.GetResourceVersion(), entries)
 	if err == nil && len(entries) > 0 && len(set.GetManagedFields()) == 0 {
@@ -100,8 +107,9 @@ func (t *task) setManagers(ctx context.Context, live *unstructured.Unstructured,
 	return set, err
 }
 
-// refusesVersions reports whether an API server refused an apply because it cannot compare the object in a version of managedFields. A conversion webhook that
-// does not answer is not such a case: the API server can convert the object once it answers.
+// refusesVersions reports whether an API server refused an apply because it cannot compare the
+// object in a version of managedFields. A conversion webhook that does not answer is another
+// case: the API server can convert the object once the webhook answers.
 func refusesVersions(err error) bool {
 	if !isServerError(err) || refusesDuplicates(err) || strings.Contains(err.Error(), "conversion webhook") {
 		return false
@@ -111,7 +119,7 @@ func refusesVersions(err error) bool {
 	}, func(message string) bool { return strings.Contains(err.Error(), message) })
 }
 
-// isServerError reports whether an API server answered that it failed itself.
+// isServerError reports whether an API server answered with an internal error of its own.
 func isServerError(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError

@@ -1,6 +1,6 @@
-// Package binding is the one view of the hub's bindings: both scopes as one type, found by
-// name, UID, cluster and template. It decides nothing; placement writes bindings' specs,
-// status writes their statuses, and apply reads them.
+// Package binding gives one view of the hub's bindings: both scopes as one type, found by name,
+// UID, cluster and template. It decides nothing. The package placement writes the specs of
+// bindings, status and apply write their statuses, and apply applies them.
 package binding
 
 import (
@@ -17,15 +17,16 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Template names a template. The version is not part of it: an object is the same in all of
-// them. Cluster-scoped templates have no namespace.
+// Template names a template. It has no version, as an object is the same in all of them.
+// Cluster-scoped templates have no namespace.
 type Template struct {
 	schema.GroupKind
 
 	Namespace, Name string
 }
 
-// String is Kind namespace/name, as messages have it.
+// String returns the kind and NAMESPACE/NAME, or only NAME without a namespace, as messages
+// have it.
 func (t Template) String() string {
 	if t.Namespace == "" {
 		return t.Kind + " " + t.Name
@@ -33,25 +34,26 @@ func (t Template) String() string {
 	return t.Kind + " " + t.Namespace + "/" + t.Name
 }
 
-// TemplateOf names the template of a binding.
+// TemplateOf returns the name of the template of a binding.
 func TemplateOf(b *workv1alpha2.ResourceBinding) Template {
 	return Template{GroupKind: Kind(b).GroupKind(), Namespace: b.Namespace, Name: b.Spec.Resource.Name}
 }
 
-// Kind is the kind of a binding's template.
+// Kind returns the kind of the template of a binding.
 func Kind(b *workv1alpha2.ResourceBinding) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)
 }
 
-// Name is the name by which a binding is found; that of a ClusterResourceBinding has no
+// Name returns the key by which a binding is found. The key of a ClusterResourceBinding has no
 // namespace.
 func Name(b *workv1alpha2.ResourceBinding) types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 }
 
-// DropManagedFields has a patch from before, which it returns, to updated empty the binding's managedFields. The API server does
-// not fill them again. It ignores them in a write of the status and of a binding that is created, so they are dropped only by
-// patches that are sent anyway: see docs/design/0024-hub-writes.md.
+// DropManagedFields prepares updated, a copy of b, for a patch that empties the managedFields
+// of the binding, and returns the object from which to compute that patch. The API server does
+// not fill managedFields again. It ignores this change when a status is written or a binding is
+// created, so only patches that are sent anyway make it: see docs/design/0024-hub-writes.md.
 func DropManagedFields(b, updated *workv1alpha2.ResourceBinding) (before *workv1alpha2.ResourceBinding) {
 	copied := *b
 	copied.ManagedFields = nil
@@ -59,7 +61,7 @@ func DropManagedFields(b, updated *workv1alpha2.ResourceBinding) (before *workv1
 	return &copied
 }
 
-// Object is a binding as the kind that it is on the hub. It shares b's memory.
+// Object returns a binding as the kind that it has on the hub. It shares the memory of b.
 func Object(b *workv1alpha2.ResourceBinding) client.Object {
 	if b.Namespace == "" {
 		return (*workv1alpha2.ClusterResourceBinding)(b)
@@ -67,7 +69,7 @@ func Object(b *workv1alpha2.ResourceBinding) client.Object {
 	return b
 }
 
-// Of is an object of the hub as a binding; nil for any other object.
+// Of returns an object of the hub as a binding; nil for any other object.
 func Of(o any) *workv1alpha2.ResourceBinding {
 	if b, ok := o.(interface {
 		Binding() *workv1alpha2.ResourceBinding
@@ -77,9 +79,8 @@ func Of(o any) *workv1alpha2.ResourceBinding {
 	return nil
 }
 
-// Clusters are the clusters that a binding names: those that it is placed in, those that it
-// moves out of, and those that its status still speaks of because they may hold something
-// of it.
+// Clusters returns the clusters that a binding names: those that it is placed in, those that it
+// moves out of, and those that its status still lists because they may hold a copy.
 func Clusters(b *workv1alpha2.ResourceBinding) sets.Set[string] {
 	clusters := make(sets.Set[string], len(b.Spec.Clusters))
 	for _, c := range b.Spec.Clusters {
@@ -94,9 +95,9 @@ func Clusters(b *workv1alpha2.ResourceBinding) sets.Set[string] {
 	return clusters
 }
 
-// Target is what a binding wants of a cluster; false when it wants nothing there.
+// Target returns what a binding wants of a cluster; false if it wants nothing there.
 func Target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.TargetCluster, bool) {
-	// Placement writes them by name. Somebody else may not have.
+	// Placement writes the clusters sorted by name, but other clients may not.
 	if i, found := slices.BinarySearchFunc(b.Spec.Clusters, cluster, func(c workv1alpha2.TargetCluster, name string) int {
 		return strings.Compare(c.Name, name)
 	}); found {
@@ -110,8 +111,8 @@ func Target(b *workv1alpha2.ResourceBinding, cluster string) (workv1alpha2.Targe
 	return workv1alpha2.TargetCluster{}, false
 }
 
-// NeededOverrides are the override policies without which nothing of a binding is written.
-// Cluster-wide ones have no namespace.
+// NeededOverrides returns the override policies without which nothing of a binding is written
+// to members. Cluster-wide policies have no namespace.
 func NeededOverrides(b *workv1alpha2.ResourceBinding) []types.NamespacedName {
 	if len(b.Spec.DependentOverrides) == 0 {
 		return nil
@@ -127,13 +128,13 @@ func NeededOverrides(b *workv1alpha2.ResourceBinding) []types.NamespacedName {
 	return needed
 }
 
-// RequiredByOrphans reports whether a template that was deleted with propagation Orphan left in a
-// cluster what needs the copy of a binding there.
+// RequiredByOrphans reports whether a cluster has an object that needs the copy of a binding
+// there and whose template was deleted with propagation Orphan.
 func RequiredByOrphans(b *workv1alpha2.ResourceBinding, cluster string) bool {
 	return slices.ContainsFunc(b.Spec.RequiredByOrphans, func(o workv1alpha2.OrphaningTemplate) bool { return slices.Contains(o.Clusters, cluster) })
 }
 
-// Divided is true when the clusters' replicas are shares of the template's.
+// Divided reports whether the replicas of the clusters are shares of those of the template.
 func Divided(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.ReplicaSchedulingType == policyv1alpha1.Divided
 }

@@ -19,17 +19,20 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Cache holds the hub's bindings of both kinds. What it returns is shared: do not change it.
+// Cache holds the hub's bindings of both kinds. Callers must not change the objects that it
+// returns, as they are shared. It is safe for concurrent use.
 type Cache struct {
 	synced []toolscache.InformerSynced
 
-	mu          sync.RWMutex
-	bindings    map[types.NamespacedName]*workv1alpha2.ResourceBinding
-	names       map[types.UID]types.NamespacedName
-	clusters    map[string]sets.Set[types.NamespacedName]
-	templates   map[Template]sets.Set[types.NamespacedName]
-	within      map[Template]sets.Set[types.NamespacedName]             // by kind and namespace of the template, either of them or none
-	overrides   map[types.NamespacedName]sets.Set[types.NamespacedName] // by override policies that are needed
+	mu        sync.RWMutex
+	bindings  map[types.NamespacedName]*workv1alpha2.ResourceBinding
+	names     map[types.UID]types.NamespacedName
+	clusters  map[string]sets.Set[types.NamespacedName]
+	templates map[Template]sets.Set[types.NamespacedName]
+	// within is keyed by kind and namespace of the template; either of them may be empty.
+	within map[Template]sets.Set[types.NamespacedName]
+	// overrides is keyed by the override policies that the bindings need.
+	overrides   map[types.NamespacedName]sets.Set[types.NamespacedName]
 	subscribers []func(before, after *workv1alpha2.ResourceBinding)
 }
 
@@ -57,13 +60,13 @@ func newCache() *Cache {
 	}
 }
 
-// Synced is true once every binding that the hub had at the start is known, and the subscribers
-// were told of it.
+// Synced reports whether every binding that the hub had at the start is known, and the
+// subscribers were called for it.
 func (c *Cache) Synced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// Get returns the binding of that name.
+// Get returns the binding with a name.
 func (c *Cache) Get(name types.NamespacedName) (*workv1alpha2.ResourceBinding, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -71,7 +74,7 @@ func (c *Cache) Get(name types.NamespacedName) (*workv1alpha2.ResourceBinding, b
 	return b, ok
 }
 
-// ByUID returns the binding with that UID.
+// ByUID returns the binding with a UID.
 func (c *Cache) ByUID(uid types.UID) (*workv1alpha2.ResourceBinding, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -86,8 +89,9 @@ func (c *Cache) In(cluster string) []types.NamespacedName {
 	return c.clusters[cluster].UnsortedList()
 }
 
-// Of returns the binding of a template, nil when there is none, and those that somebody made
-// beside it: the first is the one with the name that placement gives, or else the oldest.
+// Of returns the binding of a template, nil if there is none, and other bindings that somebody
+// created for the same template. The binding is the one with the name that placement gives, or
+// else the oldest.
 func (c *Cache) Of(t Template) (b *workv1alpha2.ResourceBinding, others []*workv1alpha2.ResourceBinding) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -114,8 +118,8 @@ func (c *Cache) Of(t Template) (b *workv1alpha2.ResourceBinding, others []*workv
 	return all[0], all[1:]
 }
 
-// Within returns the bindings of templates of a kind (none: of any kind) in a namespace (empty: in
-// any and in none), in no order.
+// Within returns the bindings of templates of a kind in a namespace, in no order. An empty kind
+// stands for all kinds, and "" for all namespaces and none.
 func (c *Cache) Within(kind schema.GroupKind, namespace string) []*workv1alpha2.ResourceBinding {
 	if kind.Empty() && namespace == "" {
 		return c.All()
@@ -140,7 +144,7 @@ func (c *Cache) all(names sets.Set[types.NamespacedName]) []*workv1alpha2.Resour
 	return all
 }
 
-// scopes are where a binding's template is found.
+// scopes returns the keys of Cache.within under which a binding is found.
 func scopes(b *workv1alpha2.ResourceBinding) []Template {
 	kind := Kind(b).GroupKind()
 	all := []Template{{GroupKind: kind}}
@@ -175,8 +179,8 @@ func (c *Cache) Kinds() []schema.GroupVersionKind {
 	return kinds.UnsortedList()
 }
 
-// FreeName is the name for a new binding of a template: NameFor, unless the binding of another
-// template has it.
+// FreeName returns the name for a new binding of a template: that of NameFor, unless the
+// binding of another template has it.
 func (c *Cache) FreeName(t Template) string {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -187,8 +191,9 @@ func (c *Cache) FreeName(t Template) string {
 	return name
 }
 
-// Subscribe calls f after each change: before is nil for a new binding, after for one that is
-// gone. A binding that was deleted and created again is told as gone, then as new. f must not block.
+// Subscribe calls f after each change. before is nil for a new binding, and after is nil for
+// one that is gone. For a binding that was deleted and created again f is called twice: gone,
+// then new. f must not block.
 func (c *Cache) Subscribe(f func(before, after *workv1alpha2.ResourceBinding)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,9 +264,10 @@ func unindex[K comparable](m map[K]sets.Set[types.NamespacedName], key K, name t
 	}
 }
 
-// Watch calls f with what an object of a kind was (nil: it is new) and is (nil: gone), as
-// convert returns it: both scopes of a kind are worked on as one type. It does not wait for the
-// informer; synced is true once f was called for everything that there was at the start.
+// Watch calls f with the previous state of an object (nil: it is new) and the current one (nil:
+// it is gone), both as convert returns them, so that both scopes of a kind become one type. It
+// does not wait for the informer. synced reports whether f was called for every object that
+// existed at the start.
 func Watch[T any](
 	ctx context.Context, informers cache.Informers, kind client.Object, convert func(any) *T, f func(before, after *T),
 ) (synced toolscache.InformerSynced, err error) {

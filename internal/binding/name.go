@@ -8,9 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// NameFor is the name of a template's binding: NAME-KIND for the kinds that Kubernetes has
-// built in, else NAME-KIND.GROUP. A name that would be too long, or is none for a binding
-// (those of RBAC roles may hold colons), is made fit and gets a hash of the template's own.
+// NameFor returns the name of the binding of a template: NAME-KIND for built-in kinds of
+// Kubernetes, else NAME-KIND.GROUP. A name that is too long, or not valid for a binding (names
+// of RBAC roles may contain colons), is made valid, and ends with a hash of the template's
+// group, kind and name.
 func NameFor(t Template) string {
 	name := t.Name + "-" + strings.ToLower(t.Kind)
 	if strings.Contains(t.Group, ".") && !strings.HasSuffix(t.Group, ".k8s.io") {
@@ -22,11 +23,11 @@ func NameFor(t Template) string {
 	return hashed(name, t)
 }
 
-// hashed makes a name of a template's own.
+// hashed returns a valid name that only this template has.
 func hashed(name string, t Template) string {
 	sum := sha256.Sum256([]byte(t.Group + "/" + t.Kind + "/" + t.Name))
 	suffix := "-" + hex.EncodeToString(sum[:5])
-	// Dots would need a letter or digit on both sides of each, so they go too.
+	// A dot needs a letter or digit on both sides, so dots are replaced as well.
 	name = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 			return r

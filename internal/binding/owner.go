@@ -9,17 +9,20 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Owner returns the owner reference of a binding with that spec to its template. It blocks the template's owner deletion: a template that
-// is deleted with propagation Foreground stays until its binding, and so its copies, are gone.
+// Owner returns the owner reference to its template for a binding with this spec. It blocks the
+// deletion of the owner: a template that is deleted with propagation Foreground stays until its
+// binding, and so its copies, are gone.
 func Owner(s *workv1alpha2.BindingSpec) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: s.Resource.APIVersion, Kind: s.Resource.Kind, Name: s.Resource.Name, UID: s.Resource.UID, BlockOwnerDeletion: new(true),
 	}
 }
 
-// Propagation returns the propagation with which the template of a binding was deleted: Orphan, Foreground, or "" where nothing tells
-// of either. seen is what was observed of the deletion; "" if it was Background, or not observed. The garbage collector tells of Orphan by
-// removing the owner reference, which it does before the template goes. Call it only for a template that is gone or is going.
+// Propagation returns the propagation with which the template of a binding was deleted: Orphan,
+// Foreground, or "" if neither is known. seen is what was observed of the deletion; "" for
+// Background, or if it was not observed. The garbage collector shows Orphan by removing the
+// owner reference, which it does before the template is gone. Call Propagation only for a
+// template that is gone or being deleted.
 func Propagation(b *workv1alpha2.ResourceBinding, seen metav1.DeletionPropagation) metav1.DeletionPropagation {
 	told := cmp.Or(b.Spec.DeletionPropagation, seen)
 	if told == "" && b.Spec.OwnerReferenced && !slices.ContainsFunc(b.OwnerReferences, func(r metav1.OwnerReference) bool {

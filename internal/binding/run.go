@@ -10,7 +10,7 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// RunIn is what is said of the work of a template in a cluster; nil: nothing. It is not a copy.
+// RunIn returns the run of a template in a cluster; nil if there is none. It points into runs.
 func RunIn(runs []workv1alpha2.Run, template types.UID, cluster string) *workv1alpha2.Run {
 	for i := range runs {
 		if runs[i].ClusterName == cluster && runs[i].TemplateUID == template {
@@ -20,7 +20,7 @@ func RunIn(runs []workv1alpha2.Run, template types.UID, cluster string) *workv1a
 	return nil
 }
 
-// Ended counts the runs that have ended.
+// Ended returns the number of runs that have ended.
 func Ended(runs []workv1alpha2.Run) (n int) {
 	for _, r := range runs {
 		if r.Phase.Ended() {
@@ -30,14 +30,15 @@ func Ended(runs []workv1alpha2.Run) (n int) {
 	return n
 }
 
-// RunsThere reports whether a mark is about the cluster with an id. A mark without an id, which an
-// earlier version wrote, is about every cluster of its name. While the id of the cluster is
-// unknown, every mark of its name is about it.
+// RunsThere reports whether a run is for the cluster with an ID (see member.ID). A run without
+// an ID, which an earlier version wrote, is for every cluster with its name. So is every run
+// while the ID of the cluster is unknown ("").
 func RunsThere(r *workv1alpha2.Run, id string) bool {
 	return r.ClusterID == "" || id == "" || r.ClusterID == id
 }
 
-// LastStatus returns what the status of a binding says of its copy in a cluster; nil: nothing.
+// LastStatus returns the status of the copy in a cluster from the status of a binding; nil if
+// there is none.
 func LastStatus(b *workv1alpha2.ResourceBinding, cluster string) map[string]any {
 	for _, i := range b.Status.AggregatedStatus {
 		var status map[string]any
@@ -48,7 +49,7 @@ func LastStatus(b *workv1alpha2.ResourceBinding, cluster string) map[string]any 
 	return nil
 }
 
-// SetRun returns runs with another one in place of that of its cluster. They are in the order of their clusters.
+// SetRun returns a copy of runs, sorted by cluster, in which r replaces the run of its cluster.
 func SetRun(runs []workv1alpha2.Run, r workv1alpha2.Run) []workv1alpha2.Run {
 	runs = slices.DeleteFunc(slices.Clone(runs), func(other workv1alpha2.Run) bool { return other.ClusterName == r.ClusterName })
 	runs = append(runs, r)

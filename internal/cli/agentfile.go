@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-// findAgents looks which architectures the given executables are for.
+// findAgents returns the executables by the architecture that they are built for.
 func findAgents(paths []string) (map[string]string, error) {
 	given := map[string]string{}
 	for _, path := range paths {
@@ -20,10 +20,10 @@ func findAgents(paths []string) (map[string]string, error) {
 	return given, nil
 }
 
-// agentPackage is the package that an agent was built from, as every Go executable says.
+// agentPackage is the package that an agent is built from. Every Go executable contains it.
 const agentPackage = "orrery.dev/orrery/cmd/orrery-agent"
 
-// archOf reads the architecture of an agent.
+// archOf returns the architecture that an agent is built for.
 func archOf(path string) (string, error) {
 	file, err := elf.Open(path)
 	if _, ok := errors.AsType[*elf.FormatError](err); ok {

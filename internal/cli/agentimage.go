@@ -66,7 +66,7 @@ same agent gives the same bytes; what is printed is the digest by which a regist
 	return cmd
 }
 
-// writeImage writes an archive whole, or not at all.
+// writeImage writes the archive of an image atomically.
 func writeImage(path string, o image.Options) (digest string, err error) {
 	err = disk.Writer{}.Write(path, 0o644, func(w io.Writer) error {
 		digest, err = image.Write(w, o)

@@ -24,7 +24,7 @@ import (
 	"orrery.dev/orrery/internal/served"
 )
 
-// servedReport is what the clusters of a fleet serve.
+// servedReport is what the clusters of the fleet serve.
 type servedReport struct {
 	Clusters  []servedCluster    `json:"clusters"`
 	Resources []*served.Resource `json:"resources"`
@@ -34,23 +34,28 @@ type servedReport struct {
 // servedCluster is a cluster, and where its types are known from.
 type servedCluster struct {
 	Name    string `json:"name"`
-	Version string `json:"version,omitempty"` // of its Kubernetes
-	// Problem is why it could not be asked, or not for all: other types are those that are mirrored, each in one version.
+	Version string `json:"version,omitempty"` // version of Kubernetes
+	// Problem is why some or all types could not be requested. These types are then the mirrored
+	// ones, each in one version.
 	Problem string `json:"problem,omitempty"`
-	// Unknown are types that have versions that go, and of whose objects nothing is known: they are not mirrored.
+	// Unknown are types with versions that will be removed, but whose objects are not mirrored
+	// and therefore not known.
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// leavingObject is an object that somebody writes in a version of its API that a Kubernetes after its cluster's removes.
+// leavingObject is an object that is written in a version of its API that a later Kubernetes
+// than that of the cluster removes.
 type leavingObject struct {
-	Cluster     string   `json:"cluster"`
-	Resource    string   `json:"resource"`
-	Namespace   string   `json:"namespace,omitempty"`
-	Name        string   `json:"name"`
-	Version     string   `json:"version"`               // GROUP/VERSION
-	RemovedIn   string   `json:"removedIn"`             // such as 1.37
-	Replacement string   `json:"replacement,omitempty"` // GROUP/VERSION
-	By          []string `json:"by,omitempty"`          // field managers; none: the cluster serves the type in no version that stays
+	Cluster     string `json:"cluster"`
+	Resource    string `json:"resource"`
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name"`
+	Version     string `json:"version"`               // GROUP/VERSION
+	RemovedIn   string `json:"removedIn"`             // such as 1.37
+	Replacement string `json:"replacement,omitempty"` // GROUP/VERSION
+	// By are the field managers; empty: the cluster serves no version of the type that will
+	// remain.
+	By []string `json:"by,omitempty"`
 }
 
 func newAPIResources(s streams) *cobra.Command {
@@ -91,7 +96,8 @@ Each cluster is asked through the hub. Of one that does not answer it is told wh
 	return cmd
 }
 
-// whatIsServed asks each cluster. forbidden names the types whose objects the caller may not list.
+// whatIsServed requests the types from each cluster. forbidden names the types whose objects the
+// caller may not list.
 func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alpha1.Cluster) (report *servedReport, forbidden, err error) {
 	var unlisted leftOut
 	report = &servedReport{Clusters: []servedCluster{}, Leaving: []leavingObject{}}
@@ -103,12 +109,13 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 		if err != nil {
 			return nil, nil, fmt.Errorf("ask the fleet what it has of cluster %s: %w", at.Name, err)
 		}
-		mirrored = slices.DeleteFunc(mirrored, func(t served.Type) bool { return t.Group == "clusterpedia.io" && t.Resource == "collectionresources" }) // the fleet's own
+		// This type belongs to the fleet itself.
+		mirrored = slices.DeleteFunc(mirrored, func(t served.Type) bool { return t.Group == "clusterpedia.io" && t.Resource == "collectionresources" })
 		types, err := typesBelow(cfg, fleetv1alpha1.ClustersPath+"/"+at.Name+"/proxy")
 		switch {
 		case ctx.Err() != nil:
 			return nil, nil, ctx.Err()
-		case discovery.IsGroupDiscoveryFailedError(err): // the others are known
+		case discovery.IsGroupDiscoveryFailedError(err): // the other groups are known
 			at.Problem = err.Error()
 			types = append(types, slices.DeleteFunc(slices.Clone(mirrored), func(t served.Type) bool {
 				return slices.ContainsFunc(types, func(known served.Type) bool { return known.Group == t.Group })
@@ -132,8 +139,8 @@ func whatIsServed(ctx context.Context, cfg *rest.Config, clusters []clusterv1alp
 	return report, unlisted.err(), nil
 }
 
-// typesBelow are the types that are served below a path of the hub, in each of their versions. With an error of groups that could not be discovered it returns the
-// types of all others.
+// typesBelow returns the types that are served below a path of the hub, in all their versions.
+// If some groups cannot be discovered, it returns the types of the others and an error.
 func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + path
@@ -161,18 +168,18 @@ func typesBelow(cfg *rest.Config, path string) ([]served.Type, error) {
 	return out, partly
 }
 
-// findLeaving returns the objects of a cluster that are written in versions that go, and the types
-// that have such and are not mirrored. unlisted takes those
-// that the caller may not list.
+// findLeaving returns the objects of a cluster that are written in versions that will be
+// removed, and the types with such versions that are not mirrored. Types that the caller may not
+// list are added to unlisted.
 func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirrored []served.Type, removals map[schema.GroupVersionKind]served.Removal, unlisted *leftOut) (
 	found []leavingObject, unknown []string, err error,
 ) {
 	if c.Minor == 0 {
-		return nil, nil, nil // nothing was ever heard of it
+		return nil, nil, nil // the cluster was never reached
 	}
 	below := rest.CopyConfig(cfg)
 	below.Host = strings.TrimSuffix(cfg.Host, "/") + fleetv1alpha1.FleetPath + "/clusters/" + c.Name
-	below.WarningHandler = rest.NoWarnings{} // the metadata is all that is asked for
+	below.WarningHandler = rest.NoWarnings{} // the request is for metadata only
 	objects, err := metadata.NewForConfig(below)
 	if err != nil {
 		return nil, nil, err
@@ -190,7 +197,7 @@ func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirror
 			unknown = append(unknown, gr.String())
 			continue
 		}
-		// Where no version stays, all objects go, whoever wrote them.
+		// If no version remains, all objects are affected, with any field manager.
 		stays := slices.ContainsFunc(c.Types, func(other served.Type) bool {
 			_, goes := leaving[other.GroupVersion().String()]
 			return other.Group == t.Group && other.Resource == t.Resource && !goes
@@ -216,7 +223,9 @@ func findLeaving(ctx context.Context, cfg *rest.Config, c served.Cluster, mirror
 	return found, unknown, nil
 }
 
-// versions returns the object for each version that goes and in which somebody writes it; where none stays, for the one in which it is read.
+// versions returns the object once for each version that will be removed and that has a field
+// manager. If no version remains, it also returns the object for the version in which it was
+// read.
 func (o leavingObject) versions(managers []metav1.ManagedFieldsEntry, leaving map[string]served.Removal, read string, stays bool) (out []leavingObject) {
 	add := func(version, by string) {
 		i := slices.IndexFunc(out, func(known leavingObject) bool { return known.Version == version })
@@ -243,8 +252,8 @@ func (o leavingObject) versions(managers []metav1.ManagedFieldsEntry, leaving ma
 	return out
 }
 
-// printServed prints a report for people. Without whole there are types whose objects the caller
-// may not list.
+// printServed prints a report for people. whole is false if the caller may not list the objects
+// of some types.
 func printServed(w io.Writer, report *servedReport, named, whole bool) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintln(t, "RESOURCE\tKIND\tVERSIONS\tNAMESPACED\tCLUSTERS\tCONFLICTS") //nolint:errcheck // Flush reports it

@@ -10,16 +10,16 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// awayError is the hub's answer that it knows a cluster to be unreachable. Requests for discovery fail with it: client-go
-// replaces the message of such an answer.
+// awayError is the response of the hub that a cluster is unreachable. Only requests for
+// discovery fail with awayError: client-go would replace the message of the response.
 type awayError struct{ *apierrors.StatusError }
 
-// Unwrap returns the hub's Status.
+// Unwrap returns the Status from the hub.
 func (e awayError) Unwrap() error { return e.StatusError }
 
-// plain returns the hub's Status of an error that is an awayError, or a refusedError, without what
-// the request for it adds. It returns any
-// other error as it is, and a refusedError to which a command adds something.
+// plain returns the Status from the hub for an awayError or a refusedError, without the text
+// that the request adds. It returns any other error unchanged, and so a refusedError that a
+// command has wrapped.
 func plain(err error) error {
 	if away, ok := errors.AsType[awayError](err); ok {
 		return away.StatusError
@@ -32,8 +32,9 @@ func plain(err error) error {
 	return err
 }
 
-// awayIn returns an awayError if an answer of the hub is one, and closes it. The body of any other answer can still be read.
-// Only answers for discovery have a warning; clients read the message of all others.
+// awayIn returns an awayError if a response of the hub is one, and closes the body. Otherwise
+// the body can still be read. Only responses to discovery have a warning; clients read the
+// message of all others.
 func awayIn(resp *http.Response) error {
 	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get(fleetv1alpha1.ProxiedHeader) == "" || resp.Header.Get("Warning") == "" {
 		return nil

@@ -30,7 +30,7 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// hubFlags say which hub a command talks to.
+// hubFlags select the hub of a command.
 type hubFlags struct{ kubeconfig, context string }
 
 func (f *hubFlags) add(cmd *cobra.Command) {
@@ -38,7 +38,8 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringVar(&f.context, "context", "", "context in the kubeconfig (default: hub, where there is one, else the current context)")
 }
 
-// findKubeconfig finds the kubeconfig of the hub on this machine.
+// findKubeconfig returns the path of the kubeconfig of the hub on this machine, or path if it is
+// not "".
 func findKubeconfig(path string) (string, error) {
 	if path != "" {
 		return path, nil
@@ -59,14 +60,14 @@ func findKubeconfig(path string) (string, error) {
 		strings.Join(candidates, " and no "), "orrery server", "orrery demo up")
 }
 
-// load reads the kubeconfig of the hub, and says which it is.
+// load reads the kubeconfig of the hub, and returns its path.
 func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 	if path, err = findKubeconfig(f.kubeconfig); err != nil {
 		return nil, "", err
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{Precedence: filepath.SplitList(path)}
 	if len(rules.Precedence) == 1 {
-		// Of several files some may be missing, as for kubectl; of one that is a mistake.
+		// With several files some may be missing, as in kubectl. A single file must exist.
 		if _, err := os.Stat(path); err != nil {
 			return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 		}
@@ -85,7 +86,7 @@ func (f *hubFlags) load() (c clientcmd.ClientConfig, path string, err error) {
 	return clientcmd.NewNonInteractiveClientConfig(*raw, overrides.CurrentContext, overrides, rules), path, nil
 }
 
-// config returns how the hub is reached, and which kubeconfig says so.
+// config returns the configuration for the hub, and the path of its kubeconfig.
 func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 	c, path, err := f.load()
 	if err != nil {
@@ -95,7 +96,7 @@ func (f *hubFlags) config() (cfg *rest.Config, path string, err error) {
 	return cfg, path, err
 }
 
-// configOf is how the hub is reached that the kubeconfig at a path names.
+// configOf returns the configuration for the hub from the kubeconfig at a path.
 func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
 	quiet()
 	cfg, err := c.ClientConfig()
@@ -107,8 +108,8 @@ func configOf(c clientcmd.ClientConfig, path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// client returns access to the hub, with no rights needed. Requests end with the context, also
-// those by which the client discovers types.
+// client returns access to the hub and requires no rights. Requests end with ctx, also those for
+// the discovery of types.
 func (f *hubFlags) client(ctx context.Context) (*rest.Config, client.WithWatch, error) {
 	cfg, path, err := f.config()
 	if err != nil {
@@ -120,13 +121,13 @@ func (f *hubFlags) client(ctx context.Context) (*rest.Config, client.WithWatch, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("reach the hub at %s (from %s): %w", cfg.Host, path, err)
 	}
-	// Watches of a command may last longer than a request.
+	// Watches of a command may take longer than a request.
 	cfg.Timeout = 0
 	return cfg, c, nil
 }
 
-// connect returns access to the hub and its id, which a tenant may not read: for commands of
-// administrators.
+// connect returns access to the hub and its ID. A tenant may not read the ID, so this is for
+// commands of administrators.
 func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch, string, error) {
 	cfg, c, err := f.client(ctx)
 	if err != nil {
@@ -136,7 +137,7 @@ func (f *hubFlags) connect(ctx context.Context) (*rest.Config, client.WithWatch,
 	return cfg, c, id, err
 }
 
-// hubID is by what the hub is known in its members: the UID of its namespace kube-system.
+// hubID returns the ID of the hub in its members: the UID of its namespace kube-system.
 func hubID(ctx context.Context, c client.Client) (string, error) {
 	var system corev1.Namespace
 	if err := c.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, &system); err != nil {
@@ -145,7 +146,8 @@ func hubID(ctx context.Context, c client.Client) (string, error) {
 	return string(system.UID), nil
 }
 
-// connectReady waits until the API server of the hub is ready, and returns a client of the hub and the hub's identity.
+// connectReady waits until the API server of the hub is ready, and returns a client of the hub
+// and its ID.
 func (f *hubFlags) connectReady(ctx context.Context) (client.WithWatch, string, error) {
 	cfg, _, err := f.config()
 	if err != nil {
@@ -292,7 +294,8 @@ join made one, is removed last; the namespace ` + member.AccountNamespace + ` st
 	return cmd
 }
 
-// afterwards says what stays in a cluster that has left, and what a join makes of it.
+// afterwards returns the text about what stays in a cluster that was unjoined, and what happens
+// to it when the cluster joins again. last is the last state of the Cluster; nil: unknown.
 func afterwards(last *clusterv1alpha1.Cluster) string {
 	var left *metav1.Condition
 	if last != nil {
@@ -360,8 +363,8 @@ func newDescribe(s streams, f *hubFlags) *cobra.Command {
 				if err := say(w, "\nPLACED HERE\n"); err != nil {
 					return err
 				}
-				// A refusal stands in the place of everything that the caller may not see, and the rest is
-				// shown.
+				// A refusal is printed in place of the data that the caller may not see. The
+				// rest is printed.
 				placed, refused := placements(ctx, c, args[0])
 				switch {
 				case apierrors.IsForbidden(refused):
@@ -441,7 +444,8 @@ func describe(w io.Writer, c *clusterv1alpha1.Cluster) error {
 	return t.Flush()
 }
 
-// describeAgent says how the agent of a cluster that dials in is doing, and what it lets the hub do.
+// describeAgent adds rows about the state of the agent, for a cluster that dials in, and about
+// the rights of the hub.
 func describeAgent(row func(name string, values ...string), c *clusterv1alpha1.Cluster, now time.Time) {
 	if c.Spec.SyncMode != clusterv1alpha1.Pull {
 		return
@@ -466,7 +470,7 @@ func describeAgent(row func(name string, values ...string), c *clusterv1alpha1.C
 	}
 }
 
-// certificates says when the first of a cluster's certificates ends.
+// certificates returns the text about when the first certificate of a cluster expires.
 func certificates(end, now time.Time) string {
 	at := end.UTC().Format(time.RFC3339)
 	if now.Before(end) {
@@ -475,6 +479,6 @@ func certificates(end, now time.Time) string {
 	return "expired since " + at
 }
 
-// say prints text for a person. The arguments are foreign text, unless they are neutral.Trusted: no
-// argument makes a line or a cell of its own.
+// say prints text for a person. The arguments are foreign text, unless they are neutral.Trusted:
+// no argument can add a line or a cell.
 func say(w io.Writer, format string, args ...any) error { return neutral.Fprintf(w, format, args...) }

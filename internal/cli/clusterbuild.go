@@ -17,10 +17,10 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// joinTimeout bounds how long a cluster that was built may take to join.
+// joinTimeout limits the time in which a built cluster must join.
 const joinTimeout = time.Minute
 
-// build makes hosts a cluster, or changes one, as a file says.
+// build builds or changes a cluster from a file.
 type build struct {
 	streams
 	runFlags
@@ -28,7 +28,7 @@ type build struct {
 	hub   *hubFlags
 	file  fileFlag
 	join  bool
-	again string // the command, if it has no file
+	again string // the command to repeat, if there is no file
 }
 
 func newBuild(s streams, hub *hubFlags) *build { return &build{streams: s, hub: hub} }
@@ -40,7 +40,7 @@ func (b *build) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&b.join, "join", false, "then join the cluster to the hub, with the labels, provider, region and zones that the file gives it")
 }
 
-// read reads the file, and what is known of its cluster.
+// read returns the cluster in the file, and its recorded state; nil for a new cluster.
 func (b *build) read(ctx context.Context) (*clusterv1alpha1.Cluster, *lifecycle.State, error) {
 	if err := b.check(); err != nil {
 		return nil, nil, err
@@ -50,7 +50,7 @@ func (b *build) read(ctx context.Context) (*clusterv1alpha1.Cluster, *lifecycle.
 		return nil, nil, err
 	}
 	if b.source != "" {
-		c.Spec.Provision.Source = b.source // a resumed run is to use it, too
+		c.Spec.Provision.Source = b.source // a resumed run must use it, too
 	}
 	state, err := b.files().Load(ctx, c.Name)
 	return c, state, err
@@ -167,7 +167,8 @@ func (b *build) isBuilt(name string, state *lifecycle.State) error {
 	return nil
 }
 
-// keepsHosts refuses a file that lacks hosts of its cluster: a line that was lost is no order to take a host out.
+// keepsHosts returns an error if the file lacks hosts of its cluster: a missing line is not a
+// request to remove the host.
 func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
 	applied, begun := state.Intent().Lost(c.Spec.Provision)
 	switch {
@@ -184,7 +185,8 @@ func keepsHosts(c *clusterv1alpha1.Cluster, state *lifecycle.State) error {
 	return nil
 }
 
-// run shows what an Operation would do, asks, does it, and joins the cluster if that is wanted.
+// run shows the effect of an Operation, asks for confirmation, runs it, and joins the cluster if
+// requested.
 func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clusterv1alpha1.Provision, op *lifecyclev1alpha1.Operation, question string) error {
 	progress := newRunProgress(b.err, b.verbose)
 	e, err := b.engine(c.Name, progress)
@@ -194,7 +196,7 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 	if b.dryRun {
 		return b.show(ctx, b.streams, e, op, spec, b.command(op))
 	}
-	// A hub that cannot be reached is better known before the work than after it.
+	// Check before the work that the hub is reachable.
 	var fleet client.WithWatch
 	var hubID string
 	if b.join {
@@ -242,7 +244,7 @@ func (b *build) run(ctx context.Context, c *clusterv1alpha1.Cluster, spec *clust
 	return b.joinHub(ctx, fleet, hubID, c)
 }
 
-// command is what does an Operation again.
+// command returns the command line that repeats an Operation.
 func (b *build) command(op *lifecyclev1alpha1.Operation) string {
 	if b.again != "" {
 		return b.again
@@ -257,7 +259,7 @@ func (b *build) command(op *lifecyclev1alpha1.Operation) string {
 	return "orrery cluster apply -f " + b.file.path
 }
 
-// joinHub joins a cluster that was built as if its kubeconfig had been given.
+// joinHub joins a built cluster, in the same way as with a given kubeconfig.
 func (b *build) joinHub(ctx context.Context, fleet client.WithWatch, hubID string, c *clusterv1alpha1.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()

@@ -44,7 +44,7 @@ before its end; then "orrery cluster apply" and "orrery cluster certs renew" ren
 			}
 			list := state.Certificates()
 			if list == nil {
-				list = []pki.Expiry{} // an empty list in JSON, too
+				list = []pki.Expiry{} // encoded as an empty list in JSON
 			}
 			return printValue(s.out, output, list, func(w io.Writer) error { return printCertificates(w, list, time.Now()) })
 		},

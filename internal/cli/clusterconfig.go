@@ -65,7 +65,8 @@ asked.`,
 				_, err := exact(s.out).Write(content)
 				return err
 			}
-			file, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) // passwords will be written to it
+			// users will write passwords into it
+			file, err := os.OpenFile(out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("--out: %s is there already: remove it, or choose another name", out)
 			}
@@ -84,7 +85,7 @@ asked.`,
 	return cmd
 }
 
-// newest version of Kubernetes in a catalogue, of which it has minors, or patches.
+// newest returns the newest version in a catalogue, which has minor versions or patch versions.
 func newest(c *catalog.Catalog) string {
 	supported := c.Supported()
 	last := supported[len(supported)-1]
@@ -116,7 +117,7 @@ func newClusterKubeconfig(s streams) *cobra.Command {
 	return cmd
 }
 
-// readKubeconfig reads the kubeconfig of a cluster that was built.
+// readKubeconfig returns the kubeconfig of a built cluster.
 func readKubeconfig(files lifecycle.Files, name string) ([]byte, error) {
 	content, err := os.ReadFile(files.Path(name, "kubeconfig"))
 	if errors.Is(err, fs.ErrNotExist) {

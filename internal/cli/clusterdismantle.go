@@ -173,9 +173,9 @@ typed, or --yes given. A cluster that has joined a hub is to leave it first, wit
 	return cmd
 }
 
-// confirmLeaving asks whether hosts are to be taken out of a cluster. If nothing is undone on some
-// of them, their names have to be typed: a host that refuses the login may be alive, and goes on
-// with its part of the cluster.
+// confirmLeaving asks whether hosts should be removed from a cluster. If hosts are removed
+// without undoing anything on them, the user must type their names: a host that refuses the
+// login may be running, and continues its part of the cluster.
 func (s streams) confirmLeaving(ctx context.Context, cluster string, hosts, undone []string) error {
 	forgotten := slices.DeleteFunc(slices.Clone(hosts), func(name string) bool { return slices.Contains(undone, name) })
 	if len(forgotten) == 0 {
@@ -185,7 +185,7 @@ func (s streams) confirmLeaving(ctx context.Context, cluster string, hosts, undo
 	return s.confirmName(ctx, fmt.Sprintf("Take %s out of cluster %s? Nothing on %s is undone. Type %q to go on:", hostNames(hosts), cluster, hostNames(forgotten), names), names)
 }
 
-// forgetFlag is how a command is given again.
+// forgetFlag returns the flag for a command that the user should repeat.
 func forgetFlag(forget bool) string {
 	if forget {
 		return " --forget-unreachable"
@@ -193,7 +193,7 @@ func forgetFlag(forget bool) string {
 	return ""
 }
 
-// unreachable says what to do about hosts that cannot be reached.
+// unreachable returns the policy for hosts that cannot be reached.
 func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	if forget {
 		return lifecyclev1alpha1.UnreachableForget
@@ -201,7 +201,7 @@ func unreachable(forget bool) lifecyclev1alpha1.UnreachablePolicy {
 	return lifecyclev1alpha1.UnreachableRefuse
 }
 
-// namesOf the hosts of a spec.
+// namesOf returns the names of the hosts of a spec.
 func namesOf(spec *clusterv1alpha1.Provision) []string {
 	names := make([]string, 0, len(spec.Hosts))
 	for _, h := range spec.Hosts {

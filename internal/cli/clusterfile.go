@@ -13,14 +13,14 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/config"
 )
 
-// fileFlag names the file that describes a cluster.
+// fileFlag is the file that describes a cluster.
 type fileFlag struct{ path string }
 
 func (f *fileFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file that describes the cluster, of Orrery or of KubeKey; - is standard input")
 }
 
-// read reads the cluster. It reports which fields of the file are not honoured, and which fields
+// read returns the cluster. It prints which fields of the file are ignored, and which fields
 // that are not set have another default in KubeKey.
 func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	content, dir, err := f.content(s.in)
@@ -53,14 +53,14 @@ func (f *fileFlag) read(s streams) (*clusterv1alpha1.Cluster, error) {
 	return c, checkName(c.Name)
 }
 
-// loginsFlag names a file that describes a cluster. Only the logins of its hosts are used.
+// loginsFlag is a file that describes a cluster. Only the logins of its hosts are used.
 type loginsFlag struct{ fileFlag }
 
 func (f *loginsFlag) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.path, "filename", "f", "", "file of the cluster with the present logins of its hosts, if these have changed since it was applied; nothing else of it is used")
 }
 
-// read returns the hosts of the file with their logins. It returns nil if no file is named, and an
+// read returns the hosts of the file with their logins; nil if there is no file. It returns an
 // error if the file describes another cluster.
 func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, error) {
 	if f.path == "" {
@@ -76,7 +76,7 @@ func (f *loginsFlag) read(s streams, cluster string) ([]clusterv1alpha1.Host, er
 	return c.Spec.Provision.Hosts, nil
 }
 
-// again returns the flag for a command that is to be given again.
+// again returns the flag for a command that the user should repeat.
 func (f *loginsFlag) again() string {
 	if f.path == "" {
 		return ""
@@ -84,7 +84,7 @@ func (f *loginsFlag) again() string {
 	return " -f " + f.path
 }
 
-// content reads the file; paths in it are relative to its folder.
+// content returns the file, and the directory that paths in it are relative to.
 func (f *fileFlag) content(stdin io.Reader) (content []byte, dir string, err error) {
 	switch f.path {
 	case "":

@@ -16,7 +16,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// clusterMirror asks the hub what is mirrored of a cluster.
+// clusterMirror requests from the hub what is mirrored from a cluster.
 func clusterMirror(ctx context.Context, cfg *rest.Config, cluster string) (*fleetv1alpha1.ClusterMirror, error) {
 	cfg = dynamic.ConfigFor(cfg)
 	cfg.GroupVersion = &schema.GroupVersion{}
@@ -35,7 +35,7 @@ func clusterMirror(ctx context.Context, cfg *rest.Config, cluster string) (*flee
 	return m, nil
 }
 
-// describeMirror says what is mirrored, how old it is, and what is not mirrored.
+// describeMirror prints what is mirrored, how old it is, and what is not mirrored.
 func describeMirror(w io.Writer, m *fleetv1alpha1.ClusterMirror) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	name := func(group, resource string) string {

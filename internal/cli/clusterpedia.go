@@ -24,12 +24,13 @@ import (
 	configv1alpha1 "orrery.dev/orrery/api/config/v1alpha1"
 )
 
-// What Clusterpedia's objects become here. It is pure: whoever calls it reads them, asks the clusters and writes.
+// Conversion of the objects of Clusterpedia. All of it is pure: the caller reads the objects,
+// sends requests to the clusters and writes the results.
 
 var (
 	pediaClusters      = schema.GroupVersionKind{Group: "cluster.clusterpedia.io", Version: "v1alpha2", Kind: "PediaCluster"}
 	pediaSyncResources = schema.GroupVersionKind{Group: "cluster.clusterpedia.io", Version: "v1alpha2", Kind: "ClusterSyncResources"}
-	// pediaOthers are kinds that have nothing here.
+	// pediaOthers are kinds without an equivalent in Orrery.
 	pediaOthers = []schema.GroupVersionKind{
 		{Group: "policy.clusterpedia.io", Version: "v1alpha1", Kind: "ClusterImportPolicy"},
 		{Group: "policy.clusterpedia.io", Version: "v1alpha1", Kind: "PediaClusterLifecycle"},
@@ -37,15 +38,17 @@ var (
 )
 
 const (
-	// annotationMigrated says which object a Cluster or MirrorPolicy was made from: KIND/NAME/UID.
+	// annotationMigrated is the source of a Cluster or MirrorPolicy: KIND/NAME/UID.
 	annotationMigrated = "migrate.orrery.dev/from"
-	// labelSyncResources is that of Clusters whose PediaCluster referred to a ClusterSyncResources, by its name.
+	// labelSyncResources is the label of Clusters whose PediaCluster refers to a
+	// ClusterSyncResources. The value is the name of the latter.
 	labelSyncResources = "migrate.orrery.dev/sync-resources"
-	// annotationTaken, on a Cluster, has digests of what was taken over of its PediaCluster last, by part: what differs from them has changed there since.
+	// annotationTaken, on a Cluster, has digests of the parts that were last taken over from its
+	// PediaCluster. A part with another digest has changed since.
 	annotationTaken = "migrate.orrery.dev/taken"
 )
 
-// pediaCluster is what is read of a PediaCluster.
+// pediaCluster has the fields that are read of a PediaCluster.
 type pediaCluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -70,7 +73,7 @@ type pediaCluster struct {
 	} `json:"spec"`
 }
 
-// pediaSync is what is read of a ClusterSyncResources.
+// pediaSync has the fields that are read of a ClusterSyncResources.
 type pediaSync struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -85,7 +88,7 @@ type pediaKey struct {
 	Key  string `json:"key"`
 }
 
-// pediaResources are types of a group.
+// pediaResources are types of one group.
 type pediaResources struct {
 	Group     string   `json:"group"`
 	Versions  []string `json:"versions"`
@@ -93,7 +96,7 @@ type pediaResources struct {
 	Events    []string `json:"eventsInvolvedResources"`
 }
 
-// readPedia reads an object as it is. The error names no value: some are credentials.
+// readPedia decodes an object. The error contains no values, since some are credentials.
 func readPedia(u *unstructured.Unstructured, into any) error {
 	raw, err := u.MarshalJSON()
 	if err == nil {
@@ -105,34 +108,36 @@ func readPedia(u *unstructured.Unstructured, into any) error {
 	return nil
 }
 
-// migrated is what becomes of one of Clusterpedia's objects.
+// migrated is the result for one object of Clusterpedia.
 type migrated struct {
-	From   string   `json:"from"`             // KIND/NAME
-	To     string   `json:"to,omitempty"`     // KIND/NAME; "": nothing
-	Action string   `json:"action"`           // what is done, in a dry run what would be
-	Taken  []string `json:"taken,omitempty"`  // what of it is taken over
-	Notes  []string `json:"notes,omitempty"`  // what is not, or is otherwise, and why
+	From string `json:"from"`         // KIND/NAME
+	To   string `json:"to,omitempty"` // KIND/NAME; "": no object
+	// the action; in a dry run, the action that would be taken
+	Action string   `json:"action"`
+	Taken  []string `json:"taken,omitempty"`  // the parts that are taken over
+	Notes  []string `json:"notes,omitempty"`  // what is not taken over, or differs, and why
 	Object any      `json:"object,omitempty"` // without credentials
 }
 
 // The values of migrated.Action.
 const (
 	migrateCreate  = "create"
-	migrateKeep    = "keep"  // it was made before
-	migrateRenew   = "renew" // and what changed since in Clusterpedia of how it is reached is taken over
+	migrateKeep    = "keep"  // it was created by an earlier run
+	migrateRenew   = "renew" // like migrateKeep, with changed access data from Clusterpedia
 	migrateLeave   = "leave out"
 	secretsCaution = "of Secrets the metadata is mirrored; where their data was asked for, select secrets by themselves with secretData: Encrypted"
 )
 
-// origin is what annotationMigrated says of an object.
+// origin returns the value of annotationMigrated for an object.
 func origin(kind string, m *metav1.ObjectMeta) string {
 	return kind + "/" + m.Name + "/" + string(m.UID)
 }
 
-// ofPattern is what the schema of a mirror takes for a group, or for a resource; * stands for all.
+// ofPattern matches a group or a resource that the schema of a mirror accepts; * means all.
 var ofPattern = regexp.MustCompile(`^(\*|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$`)
 
-// mirrorOf is what is mirrored where Clusterpedia synchronized these.
+// mirrorOf returns the mirrored types for the types that Clusterpedia synchronizes, and notes
+// about those that are left out or changed.
 func mirrorOf(from []pediaResources) (out []clusterv1alpha1.MirrorResources, notes []string) {
 	note := func(format string, args ...any) {
 		if text := fmt.Sprintf(format, args...); !slices.Contains(notes, text) {
@@ -188,7 +193,8 @@ func mirrorOf(from []pediaResources) (out []clusterv1alpha1.MirrorResources, not
 	return out, notes
 }
 
-// policyOf is the MirrorPolicy of a ClusterSyncResources, which selects the Clusters of those that refer to it.
+// policyOf returns the MirrorPolicy for a ClusterSyncResources. It selects the Clusters whose
+// PediaClusters refer to the latter. The policy is nil if nothing would be mirrored.
 func policyOf(s *pediaSync) (*configv1alpha1.MirrorPolicy, migrated, error) {
 	m := migrated{From: "ClusterSyncResources/" + s.Name, Action: migrateCreate}
 	if len(s.Name) > 63 {
@@ -213,7 +219,8 @@ func policyOf(s *pediaSync) (*configv1alpha1.MirrorPolicy, migrated, error) {
 	return p, m, nil
 }
 
-// clusterOf is what is mirrored of a PediaCluster, and its labels. shared is what it refers to; nil: nothing.
+// clusterOf returns the mirrored types and the labels for a PediaCluster. shared is the
+// ClusterSyncResources that it refers to; nil: none.
 func clusterOf(c *pediaCluster, shared *pediaSync) (mirror *clusterv1alpha1.Mirror, labels map[string]string, m migrated) {
 	m = migrated{From: "PediaCluster/" + c.Name, To: "Cluster/" + c.Name, Action: migrateCreate}
 	labels = map[string]string{}
@@ -243,7 +250,7 @@ func clusterOf(c *pediaCluster, shared *pediaSync) (mirror *clusterv1alpha1.Mirr
 		m.Taken = append(m.Taken, "syncResourcesRefName as the label "+labelSyncResources)
 	}
 	if resources == nil && !spec.SyncAllCustomResources {
-		selected := false // by the MirrorPolicy
+		selected := false // the MirrorPolicy selects a type
 		if mirror = nil; shared != nil {
 			of, _ := mirrorOf(shared.Spec.SyncResources)
 			selected = of != nil
@@ -259,7 +266,8 @@ func clusterOf(c *pediaCluster, shared *pediaSync) (mirror *clusterv1alpha1.Mirr
 	return mirror, labels, m
 }
 
-// credentialsOf is a kubeconfig of a PediaCluster, from what it has itself or else from Secrets, as Clusterpedia does it. Errors and notes have nothing of it.
+// credentialsOf returns a kubeconfig for a PediaCluster, from its own fields or else from
+// Secrets, in the same order as Clusterpedia. Errors and notes contain no credentials.
 func credentialsOf(c *pediaCluster, secret func(pediaKey) ([]byte, error)) (kubeconfig []byte, notes []string, err error) {
 	spec := &c.Spec
 	token, ca, cert, key := spec.TokenData, spec.CAData, spec.CertData, spec.KeyData
@@ -307,7 +315,7 @@ func credentialsOf(c *pediaCluster, secret func(pediaKey) ([]byte, error)) (kube
 	return kubeconfig, notes, err
 }
 
-// access is how a kubeconfig reaches its cluster: what its current context names.
+// access is the cluster and the user of the current context of a kubeconfig.
 type access struct {
 	config *clientcmdapi.Config
 	server *clientcmdapi.Cluster
@@ -329,15 +337,16 @@ func accessOf(kubeconfig []byte) (*access, error) {
 	return a, nil
 }
 
-// The parts of an access. Each is taken over by itself.
+// The parts of an access. Each is taken over separately.
 const (
 	partAddress     = "address"               // server and tls-server-name
-	partAuthority   = "certificate authority" // and whether it is verified at all
+	partAuthority   = "certificate authority" // includes whether it is verified
 	partCredentials = "credentials"           // token, certificate and key, and the proxy
 )
 
-// digests are those of the parts. What could be guessed from its digest, as the password of a proxy, is in one with credentials. The key keeps equal
-// credentials of two clusters from being seen to be equal.
+// digests returns the digests of the parts. Values that could be guessed from their digest, such
+// as the password of a proxy, share a digest with credentials. The key hides that two clusters
+// have equal credentials.
 func (a *access) digests(key string) map[string]string {
 	digest := func(values ...string) string {
 		h := hmac.New(sha256.New, []byte(key))
@@ -354,8 +363,8 @@ func (a *access) digests(key string) map[string]string {
 	}
 }
 
-// keep has all but the parts that changed be as they are in a Cluster and its Secret: whoever changed them since knew why. A cluster that is verified
-// stays verified, whatever changed.
+// keep replaces all parts except changed by the values of a Cluster and its Secret: a user may
+// have changed them on purpose. If the Cluster verifies TLS, this stays so in any case.
 func (a *access) keep(spec *clusterv1alpha1.ClusterSpec, secret map[string][]byte, changed []string) {
 	if !slices.Contains(changed, partAddress) {
 		a.server.Server, a.server.TLSServerName = spec.APIEndpoint, spec.TLSServerName
@@ -372,7 +381,8 @@ func (a *access) keep(spec *clusterv1alpha1.ClusterSpec, secret map[string][]byt
 	}
 }
 
-// ownFiles refuses a kubeconfig that names files: they are on another machine, and files of this one are not to be sent anywhere because somebody named them.
+// ownFiles refuses a kubeconfig that refers to files. They are on another machine, and a file of
+// this machine must not be sent because a foreign kubeconfig names it.
 func ownFiles(kubeconfig []byte) error {
 	config, err := clientcmd.Load(kubeconfig)
 	if err != nil {

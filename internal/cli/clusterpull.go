@@ -28,10 +28,10 @@ import (
 	agentmanifest "orrery.dev/orrery/internal/tunnel/manifest"
 )
 
-// enrolledLook is the time between two looks whether the agent has enrolled.
+// enrolledLook is the interval between checks whether the agent has enrolled.
 const enrolledLook = 200 * time.Millisecond
 
-// pullFlags say how the agent of a cluster is to run, and what the hub may do there.
+// pullFlags define how the agent of a cluster runs, and the rights of the hub there.
 type pullFlags struct {
 	image, proxy                  string
 	process                       bool
@@ -41,7 +41,7 @@ type pullFlags struct {
 	replace                       bool
 }
 
-// addAgent adds the flags that a join and a rejoin have.
+// addAgent adds the flags of join and rejoin.
 func (p *pullFlags) addAgent(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&p.image, "agent-image", "", "image of the agent, from a registry that the cluster reaches; \"orrery agent-image\" makes it")
@@ -51,7 +51,7 @@ func (p *pullFlags) addAgent(cmd *cobra.Command) {
 	fs.StringVar(&p.applyContext, "apply-context", "", "context in that file (default: its current context)")
 }
 
-// add adds the flags of a join.
+// add adds the flags of join.
 func (p *pullFlags) add(cmd *cobra.Command) {
 	p.addAgent(cmd)
 	cmd.Flags().StringVar(&p.profile, "profile", "", "with --pull, what the hub may do in the cluster: "+strings.Join(agentmanifest.Profiles(), ", ")+" (default: All)")
@@ -59,7 +59,7 @@ func (p *pullFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(agentmanifest.Profiles(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// check refuses flags that do not fit together.
+// check returns an error for flags that exclude each other.
 func (p *pullFlags) check(cmd *cobra.Command, pull bool) error {
 	if !pull {
 		for _, name := range []string{
@@ -87,13 +87,14 @@ func (p *pullFlags) check(cmd *cobra.Command, pull bool) error {
 	}
 	if p.proxy != "" {
 		if u, err := url.Parse(p.proxy); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return usageError{errors.New("--agent-proxy: want a URL such as http://proxy.example.com:3128")} // it may have a password
+			// the URL may have a password
+			return usageError{errors.New("--agent-proxy: want a URL such as http://proxy.example.com:3128")}
 		}
 	}
 	return nil
 }
 
-// agent is what the hub may do; nil: nothing was said.
+// agent returns the rights of the hub; nil if no flag sets them.
 func (p *pullFlags) agent() *clusterv1alpha1.Agent {
 	if p.profile == "" {
 		return nil
@@ -101,8 +102,8 @@ func (p *pullFlags) agent() *clusterv1alpha1.Agent {
 	return &clusterv1alpha1.Agent{Profile: clusterv1alpha1.AgentProfile(p.profile), Namespaces: p.namespaces}
 }
 
-// expect makes the Cluster that an agent is to join, or describes one that is there. How the hub reaches that does not change before its
-// agent has come.
+// expect creates the Cluster that an agent will join, or updates the description of an existing
+// one. An existing Cluster keeps its way of access until its agent has enrolled.
 func expect(ctx context.Context, hub client.Client, o member.JoinOptions, a *clusterv1alpha1.Agent) error {
 	cluster := &clusterv1alpha1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: o.Labels},
@@ -130,7 +131,7 @@ func expect(ctx context.Context, hub client.Client, o member.JoinOptions, a *clu
 	return nil
 }
 
-// join has a cluster join by agent.
+// join makes a cluster join by agent.
 func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.JoinOptions, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -138,7 +139,8 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	if err != nil {
 		return err
 	}
-	// What hand asks for first is asked for before there is a Cluster, too: a join that is refused leaves nothing.
+	// The first checks of hand are made before the Cluster exists, too: a refused join leaves
+	// nothing.
 	if _, _, _, err := enrollment.Published(ctx, c); err != nil {
 		return err
 	}
@@ -151,7 +153,7 @@ func (p *pullFlags) join(ctx context.Context, s streams, f *hubFlags, o member.J
 	return p.hand(ctx, s, c, o.Name)
 }
 
-// hand makes a token, and hands out the manifest that has it: on standard output, or to the cluster.
+// hand creates a token, and prints the manifest with it or applies the manifest in the cluster.
 // With p.replace it revokes the key of the cluster's agents.
 func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, name string) error {
 	var cluster clusterv1alpha1.Cluster
@@ -168,7 +170,7 @@ func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, n
 			return err
 		}
 	}
-	target, err := p.target() // before the agents' key is forgotten
+	target, err := p.target() // before the key of the agents is revoked
 	if err != nil {
 		return err
 	}
@@ -204,7 +206,7 @@ func (p *pullFlags) hand(ctx context.Context, s streams, hub client.WithWatch, n
 		name, expires.UTC().Format(time.RFC3339), next)
 }
 
-// target is where the manifest is to be applied; nil: it is printed.
+// target returns where the manifest is applied; nil: it is printed.
 func (p *pullFlags) target() (*manifest.Client, error) {
 	if p.applyKubeconfig == "" {
 		return nil, nil //nolint:nilnil // documented
@@ -219,7 +221,8 @@ func (p *pullFlags) target() (*manifest.Client, error) {
 	return &c, err
 }
 
-// apply applies a manifest in the cluster, and waits until its agent has enrolled and the Cluster is ready.
+// apply applies a manifest in the cluster, and waits until the agent has enrolled and the
+// Cluster is ready.
 func apply(ctx context.Context, s streams, hub client.WithWatch, c *manifest.Client, name, token string, objects []*unstructured.Unstructured) error {
 	if err := c.ApplyAll(ctx, objects); err != nil {
 		return fmt.Errorf("cluster %s: %w", name, err)

@@ -17,17 +17,18 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// completeTimeout bounds a completion: somebody is typing. A hub that is busy counts the namespaces of a fleet in seconds.
+// completeTimeout limits a completion, because a user is waiting. A busy hub may need seconds to
+// count the namespaces of a fleet.
 const completeTimeout = 10 * time.Second
 
-// mostCompletions is how many a shell is shown.
+// mostCompletions is the maximum number of completions.
 const mostCompletions = 200
 
-// completing asks the hub for what a shell shows, within a time. What goes wrong completes nothing and is not told.
+// completing requests completions from the hub, within completeTimeout. Errors are not printed.
 func (f *hubFlags) completing(cmd *cobra.Command, ask func(context.Context, *hubAPI) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	h, err := f.api(ctx, io.Discard) // a warning would be taken for a completion's
+	h, err := f.api(ctx, io.Discard) // the shell would take a warning for a completion
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -38,8 +39,9 @@ func (f *hubFlags) completing(cmd *cobra.Command, ask func(context.Context, *hub
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// beginning are the texts that begin so, sorted, each once, as many as are shown.
-// A text that is no word is left out: a shell would take it for several, or for a command.
+// beginning returns the texts with a prefix, sorted and without duplicates, at most
+// mostCompletions. It leaves out texts that are not words: a shell would take them for several
+// words, or for a command.
 func beginning(texts []string, typed string) []string {
 	texts = slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return !strings.HasPrefix(text, typed) || !neutral.IsWord(text) })
 	slices.Sort(texts)
@@ -47,7 +49,7 @@ func beginning(texts []string, typed string) []string {
 	return texts[:min(len(texts), mostCompletions)]
 }
 
-// completeClusters completes the name of one cluster, the only argument.
+// completeClusters completes the name of a cluster as the only argument.
 func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -55,7 +57,7 @@ func (f *hubFlags) completeClusters(cmd *cobra.Command, args []string, typed str
 	return f.completeMoreClusters(cmd, nil, typed)
 }
 
-// completeMoreClusters completes names of clusters, beside those that are named.
+// completeMoreClusters completes names of clusters that are not arguments yet.
 func (f *hubFlags) completeMoreClusters(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return f.completing(cmd, func(ctx context.Context, h *hubAPI) ([]string, error) {
 		names, err := h.clusterNames(ctx)
@@ -79,7 +81,7 @@ func (f *hubFlags) completeClusterFlag(cmd *cobra.Command, _ []string, typed str
 	})
 }
 
-// completeNamespaces completes the name of a namespace of some cluster.
+// completeNamespaces completes the name of a namespace in any cluster.
 func (f *hubFlags) completeNamespaces(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return f.completing(cmd, func(ctx context.Context, h *hubAPI) ([]string, error) {
 		fleet, err := h.fleet()
@@ -125,7 +127,7 @@ func (r *reaching) completeObjects(cmd *cobra.Command, args []string, typed stri
 	})
 }
 
-// completePods completes POD and TYPE/NAME, the first argument.
+// completePods completes POD and TYPE/NAME as the first argument.
 func (r *reaching) completePods(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -136,7 +138,7 @@ func (r *reaching) completePods(cmd *cobra.Command, args []string, typed string)
 	return r.completeObjects(cmd, []string{"pods"}, typed)
 }
 
-// types are the names of the types of the fleet that begin so.
+// types returns the names of the types of the fleet with a prefix.
 func (h *hubAPI) types(typed string) ([]string, error) {
 	fleet, err := h.fleet()
 	if err != nil {
@@ -148,7 +150,7 @@ func (h *hubAPI) types(typed string) ([]string, error) {
 	}
 	var names []string
 	taken := map[string]bool{}
-	for _, list := range lists { // the core group is the first
+	for _, list := range lists { // the core group is first
 		group, _, ok := strings.Cut(list.GroupVersion, "/")
 		for _, t := range list.APIResources {
 			if strings.Contains(t.Name, "/") || !slices.Contains(t.Verbs, "list") {
@@ -165,7 +167,8 @@ func (h *hubAPI) types(typed string) ([]string, error) {
 	return beginning(names, typed), nil
 }
 
-// namesOf are the names of objects of a type that begin so, as far as a few pages have them: of each name there is one in many clusters.
+// namesOf returns the names of objects of a type with a prefix. It reads a few pages only: many
+// clusters may have an object of the same name.
 func (r *reaching) namesOf(ctx context.Context, h *hubAPI, kind, typed string) ([]string, error) {
 	const pages, page = 5, 1000
 	fleet, err := h.fleet()
@@ -177,7 +180,8 @@ func (r *reaching) namesOf(ctx context.Context, h *hubAPI, kind, typed string) (
 		return nil, err
 	}
 	parameters := url.Values{"limit": {strconv.Itoa(page)}}
-	if typed != "" && strings.Trim(typed, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" { // others mean something in a query
+	// other characters have a meaning in a query
+	if typed != "" && strings.Trim(typed, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" {
 		parameters.Set("q", "name:"+typed+"*")
 	}
 	if clusters, err := r.chosen(ctx, h); err == nil && len(clusters) > 0 {

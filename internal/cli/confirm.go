@@ -12,16 +12,16 @@ import (
 	"golang.org/x/term"
 )
 
-// errDeclined is a question that was answered with no.
+// errDeclined is the error if the user does not confirm.
 var errDeclined = errors.New("not confirmed; nothing was changed")
 
-// interactive reports whether someone is there to answer.
+// interactive reports whether a user can answer.
 func (s streams) interactive() bool {
 	f, ok := s.in.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// answer asks a question and returns the line that is typed.
+// answer asks a question and returns the line that the user types.
 func (s streams) answer(ctx context.Context, question string) (string, error) {
 	if err := say(s.err, "%s ", question); err != nil {
 		return "", err
@@ -31,7 +31,7 @@ func (s streams) answer(ctx context.Context, question string) (string, error) {
 		err  error
 	}
 	done := make(chan typed, 1)
-	go func() { // it cannot be interrupted
+	go func() { // the read cannot be interrupted
 		line, err := bufio.NewReader(s.in).ReadString('\n')
 		done <- typed{line, err}
 	}()
@@ -46,7 +46,7 @@ func (s streams) answer(ctx context.Context, question string) (string, error) {
 	}
 }
 
-// confirm asks a question that is to be answered with yes.
+// confirm asks a question; every answer except yes is errDeclined.
 func (s streams) confirm(ctx context.Context, question string) error {
 	answer, err := s.answer(ctx, question+" [y/N]")
 	if err != nil {
@@ -58,7 +58,7 @@ func (s streams) confirm(ctx context.Context, question string) error {
 	return nil
 }
 
-// confirmName asks for a name to be typed, before something that cannot be taken back.
+// confirmName asks the user to type a name, before an action that cannot be undone.
 func (s streams) confirmName(ctx context.Context, question, name string) error {
 	answer, err := s.answer(ctx, question)
 	if err != nil {

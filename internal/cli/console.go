@@ -63,7 +63,7 @@ until then is that user. The session that it opens ends after 12 hours, or by lo
 	return cmd
 }
 
-// consoleLink asks a hub for a link.
+// consoleLink requests a link to the console from a hub.
 func consoleLink(ctx context.Context, hub *rest.Config) (fleetv1alpha1.ConsoleLinkStatus, error) {
 	var made fleetv1alpha1.ConsoleLink
 	asJSON := dynamic.ConfigFor(hub)
@@ -101,7 +101,7 @@ func openBrowser(ctx context.Context, w io.Writer, url string) error {
 	return nil
 }
 
-// printConsole says how the console of a demo is opened.
+// printConsole prints how to open the console of a demo.
 func printConsole(ctx context.Context, w io.Writer, hub *rest.Config, kubeconfig string) error {
 	link, err := consoleLink(ctx, hub)
 	if apierrors.ReasonForError(err) == fleetv1alpha1.ReasonNoConsole {

@@ -12,8 +12,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// Target implements lifecycle.Environment, with the credentials that the file has. A bastion is logged in to with those of the
-// host behind it, unless it has its own.
+// Target implements lifecycle.Environment, with the credentials in the file. A bastion without
+// credentials is logged in to with those of the host behind it.
 func (environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Target, error) {
 	if h.SecretRef != nil {
 		return host.Target{}, secretRefError("secretRef", "password, privateKey or privateKeyPath")
@@ -42,7 +42,7 @@ func (environment) Target(_ context.Context, h clusterv1alpha1.Host) (host.Targe
 	return t, nil
 }
 
-// ExternalEtcd implements lifecycle.Environment: it reads the files with which an etcd that is not ours is reached.
+// ExternalEtcd implements lifecycle.Environment. It reads the client files of an external etcd.
 func (environment) ExternalEtcd(_ context.Context, e clusterv1alpha1.ExternalEtcd) (*plan.ExternalEtcd, error) {
 	if e.SecretRef != nil {
 		return nil, secretRefError("etcd.external.secretRef", "caFile, certFile and keyFile")

@@ -62,7 +62,7 @@ simulated: pods become ready, but nothing runs in them.`,
 			if err := demo.MakeDataDir(dir); err != nil {
 				return err
 			}
-			// What the hub and the supervisor log is of use only when something fails.
+			// The logs of the hub and the supervisor are useful only if something fails.
 			f, err := os.OpenFile(filepath.Join(dir, "demo.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 			if err != nil {
 				return err
@@ -96,7 +96,7 @@ simulated: pods become ready, but nothing runs in them.`,
 
 func readyFile(dataDir string) string { return filepath.Join(dataDir, "demo.ready") }
 
-// detached runs the demo in a session of its own and waits until it is ready.
+// detached runs the demo in a new session and waits until it is ready.
 func detached(ctx context.Context, s streams, o demo.Options) error {
 	if pid, err := demo.Running(o.DataDir); err != nil {
 		return err
@@ -113,7 +113,8 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 	if err != nil {
 		return err
 	}
-	name := filepath.Join(o.DataDir, "demo.out") // it has a link that opens a session of the console
+	// it contains a link that opens a session of the console
+	name := filepath.Join(o.DataDir, "demo.out")
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -146,7 +147,7 @@ func detached(ctx context.Context, s streams, o demo.Options) error {
 			text, readErr := os.ReadFile(out.Name())
 			return errors.Join(fmt.Errorf("the demo has stopped: %s", text), err, readErr)
 		case <-ctx.Done():
-			// It was asked for and is not wanted any more.
+			// The caller does not want the demo any more.
 			if err := child.Process.Signal(syscall.SIGTERM); err != nil {
 				return err
 			}
@@ -251,7 +252,7 @@ func newDemoDown(s streams, dataDir *string) *cobra.Command {
 	return cmd
 }
 
-// printDemo shows what runs where and what to try next.
+// printDemo prints what runs in which cluster, and what to try next.
 func printDemo(ctx context.Context, w io.Writer, dataDir string, foreground bool) error {
 	f := hubFlags{kubeconfig: demo.Kubeconfig(dataDir)}
 	cfg, c, _, err := f.connect(ctx)

@@ -110,14 +110,15 @@ func (d *describing) run(cmd *cobra.Command, args []string) error {
 	return errors.Join(problems.err(len(in), "clusters"), missing)
 }
 
-// described is what is described in a cluster.
+// described are the arguments of describe for one cluster.
 type described struct {
 	cluster string
 	args    []string
 }
 
-// where are the clusters that are asked, and what for: all that was named in those that are named; in others what they have. What none has is missing, which the
-// rest is described without, as kubectl does.
+// where returns the clusters to ask, with their arguments. Clusters that flags name get all
+// arguments; other clusters get the objects that they have. missing is the error for objects
+// that no cluster has. The others are described nevertheless, as in kubectl.
 func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args []string) (in []described, missing, err error) {
 	if len(d.clusters) > 0 && !slices.ContainsFunc(d.clusters, isPattern) {
 		clusters, err := d.chosen(ctx, h)
@@ -161,7 +162,7 @@ func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args [
 			}
 		}
 	}
-	for i := range in { // types alone are named together, as kubectl takes them
+	for i := range in { // types without names are one argument for kubectl
 		if !asked.byName() {
 			in[i].args = []string{strings.Join(in[i].args, ",")}
 		}
@@ -170,13 +171,15 @@ func (d *describing) where(ctx context.Context, h *hubAPI, asked *naming, args [
 	return in, missing, nil
 }
 
-// named are the clusters that have something of a name or, as kubectl looks for it too, of a name that begins so.
+// named returns the clusters that have an object of a name. If there is none, and mayBegin is
+// true, it returns those with a name that begins with it, as kubectl does; prefix is then true.
 func (d *describing) named(ctx context.Context, h *hubAPI, kind, name string, mayBegin bool) (clusters []string, prefix bool, err error) {
 	clusters, m, err := d.find(ctx, h, kind, url.Values{"names": {name}})
 	if err != nil || len(clusters) > 0 {
 		return clusters, false, err
 	}
-	if mayBegin && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" { // others mean something in a query
+	// other characters have a meaning in a query
+	if mayBegin && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" {
 		clusters, _, err = d.find(ctx, h, kind, url.Values{"q": {"name:" + name + "*"}})
 		if err != nil || len(clusters) > 0 {
 			return clusters, true, err
@@ -185,7 +188,7 @@ func (d *describing) named(ctx context.Context, h *hubAPI, kind, name string, ma
 	return nil, false, nowhere(m.Resource.GroupResource(), name, d.clusters)
 }
 
-// describe prints what kubectl prints.
+// describe prints the output of kubectl describe.
 func (d *describing) describe(cmd *cobra.Command, h *hubAPI, in described, out *bytes.Buffer) error {
 	at, err := h.member(in.cluster, d.namespace)
 	if err != nil {

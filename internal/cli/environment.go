@@ -14,19 +14,20 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/content"
 )
 
-// environment is that of an engine that works with the files of this machine: credentials come from the cluster's file, and a
-// kubeconfig is one.
+// environment is the environment of an engine that works with files on this machine: the file of
+// the cluster has the credentials, and the result is a kubeconfig file.
 type environment struct {
 	lifecycle.Files
 
 	cluster  string
-	source   string            // instead of that of the cluster's file, if it is set
-	cache    string            // of release files
-	agents   map[string]string // that were given, by architecture
+	source   string            // replaces the source in the file of the cluster; may be empty
+	cache    string            // directory for release files
+	agents   map[string]string // paths from --agent, by architecture
 	progress *runProgress
 }
 
-// Record implements lifecycle.Store. A record is shown when it is kept: the display is never ahead of what a resumed run would know.
+// Record implements lifecycle.Store. A record is displayed only after it is stored, so that the
+// display is never ahead of the state for a resumed run.
 func (e environment) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) error {
 	err := e.Files.Record(ctx, op)
 	e.progress.record(op)

@@ -19,7 +19,7 @@ import (
 	"k8s.io/kubectl/pkg/util/interrupt"
 )
 
-// podTimeout is how long a pod of a workload is waited for.
+// podTimeout is how long a command waits for a pod of a workload.
 const podTimeout = time.Minute
 
 // session are the flags of a session in a container.
@@ -40,16 +40,16 @@ func (e *session) addTo(cmd *cobra.Command) {
 	cmdutil.AddPodRunningTimeoutFlag(cmd, podTimeout)
 }
 
-// options are those that kubectl's commands share.
+// options returns the options that the commands of kubectl have in common.
 func (e *session) options() exec.StreamOptions {
 	return exec.StreamOptions{
 		ContainerName: e.container, Stdin: e.stdin, TTY: e.tty, Quiet: e.quiet, IOStreams: e.kube(),
-		// Without it kubectl would end the process on a signal, with another exit code.
+		// Without this, kubectl would end the process on a signal, with another exit code.
 		InterruptParent: interrupt.New(func(os.Signal) {}),
 	}
 }
 
-// one finds the one cluster that has something, and returns it itself.
+// one returns the API of the one cluster that has an object.
 func (e *session) one(ctx context.Context, what string) (*below, error) {
 	h, err := e.hub.api(ctx, e.err)
 	if err != nil {
@@ -69,8 +69,8 @@ func (e *session) one(ctx context.Context, what string) (*below, error) {
 	return at, err
 }
 
-// remote runs commands in containers until its context ends, which kubectl's own does not look at.
-// It passes on the bytes of the command as they are.
+// remote runs commands in containers until its context ends, which kubectl's own executor
+// ignores. It passes on the bytes of the command unchanged.
 type remote func() context.Context
 
 // ExecuteWithContext implements exec.RemoteExecutor.

@@ -22,26 +22,26 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// fleetClient asks the fleet API of a hub.
+// fleetClient is a client of the fleet API of a hub.
 type fleetClient struct {
-	config *rest.Config // of the root of the fleet
+	config *rest.Config // for the root of the fleet
 	client rest.Interface
 	served discovery.CachedDiscoveryInterface
 }
 
-// fleet reaches the fleet API. Requests end with the context; warnings are written to w.
+// fleet returns a client of the fleet API. Requests end with ctx; warnings are written to w.
 func (f *hubFlags) fleet(ctx context.Context, w io.Writer) (*fleetClient, error) {
 	cfg, path, err := f.config()
 	if err != nil {
 		return nil, err
 	}
-	cfg.Host = hubRoot(cfg.Host) // the context fleet has the same hub
+	cfg.Host = hubRoot(cfg.Host) // the context named fleet has the same hub
 	cfg.WarningHandler = rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})
 	cfg.Wrap(until(ctx))
 	return newFleetClient(cfg, path)
 }
 
-// newFleetClient reaches the fleet API of the hub that a kubeconfig at a path names.
+// newFleetClient returns a client of the fleet API of the hub in the kubeconfig at a path.
 func newFleetClient(hub *rest.Config, path string) (*fleetClient, error) {
 	cfg := rest.CopyConfig(hub)
 	cfg.Host += fleetv1alpha1.FleetPath
@@ -60,7 +60,8 @@ func newFleetClient(hub *rest.Config, path string) (*fleetClient, error) {
 	return c, nil
 }
 
-// find returns the type that a user means, as kubectl does: by its name in singular or plural, a short name, or a name with its group.
+// find returns the type with a name, as kubectl does: in singular or plural, as a short name, or
+// with the group.
 func (c *fleetClient) find(name string) (*meta.RESTMapping, error) {
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(c.served), c.served, nil)
 	gvr, gr := schema.ParseResourceArg(strings.ToLower(name))
@@ -84,7 +85,8 @@ func (c *fleetClient) find(name string) (*meta.RESTMapping, error) {
 	return nil, fmt.Errorf("find type %q: %w", name, err)
 }
 
-// pathOf is where a type is below the root of the fleet, or an object, unless the name is empty.
+// pathOf returns the path of a type below the root of the fleet or, if name is not empty, of an
+// object.
 func pathOf(gvr schema.GroupVersionResource, namespace, name string) []string {
 	segments := []string{"apis", gvr.Group, gvr.Version}
 	if gvr.Group == "" {
@@ -100,7 +102,8 @@ func pathOf(gvr schema.GroupVersionResource, namespace, name string) []string {
 	return segments
 }
 
-// changes asks for an ObjectHistory, page by page, and calls each with its changes until that says that it is enough.
+// changes requests an ObjectHistory, page by page, and calls each with its changes until each
+// returns false.
 func (c *fleetClient) changes(ctx context.Context, path []string, parameters url.Values, each func(fleetv1alpha1.ObjectChange) (more bool)) error {
 	for next := ""; ; {
 		request := c.client.Get().AbsPath(path...)
@@ -129,7 +132,7 @@ func (c *fleetClient) changes(ctx context.Context, path []string, parameters url
 	}
 }
 
-// refusalIn returns the hub's own words, if an answer that is an error has some.
+// refusalIn returns the Status in the body of an error response; err if there is none.
 func refusalIn(body []byte, err error) error {
 	var refused apierrors.StatusError
 	if json.Unmarshal(body, &refused.ErrStatus) != nil || refused.ErrStatus.Status != metav1.StatusFailure {
@@ -138,7 +141,7 @@ func refusalIn(body []byte, err error) error {
 	return &refused
 }
 
-// where says which objects a command is about.
+// where selects the objects of a command.
 type where struct {
 	namespace string
 	clusters  []string
@@ -147,12 +150,12 @@ type where struct {
 func (w *where) add(cmd *cobra.Command, f *hubFlags, namespace string) {
 	cmd.Flags().StringVarP(&w.namespace, "namespace", "n", "", namespace)
 	cmd.Flags().StringSliceVarP(&w.clusters, "cluster", "C", nil, "only in this cluster; may be given more than once (default: all)")
-	// They fail for a flag that is not there, or has one already.
+	// Errors mean that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("cluster", f.completeClusterFlag)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.completeNamespaces)
 }
 
-// parameters are those of a request about what was.
+// parameters returns the parameters of a request for a history.
 func (w *where) parameters(all bool) url.Values {
 	p := url.Values{}
 	if len(w.clusters) > 0 {

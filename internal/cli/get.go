@@ -26,7 +26,7 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// getting is kubectl's get in the fleet.
+// getting is kubectl's get for the fleet.
 type getting struct {
 	reaching
 
@@ -117,7 +117,7 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if asked.byName() { // kubectl is asked for lists, and what is not found in them is told here
+	if asked.byName() { // kubectl lists the types, and missing names are printed here
 		args = []string{strings.Join(asked.types, ",")}
 		ignore := o.IgnoreNotFound
 		o.IgnoreNotFound = true
@@ -130,7 +130,7 @@ func (g *getting) run(cmd *cobra.Command, args []string) error {
 	return g.print(cmd, at, args)
 }
 
-// check refuses values of flags that make no sense, before anything is asked.
+// check returns an error for invalid flags, before any request.
 func (g *getting) check() error {
 	flags := g.kubectl.PrintFlags.Copy()
 	if _, err := flags.ToPrinter(); err != nil {
@@ -148,7 +148,7 @@ func (g *getting) check() error {
 	return checkSelector(g.kubectl.LabelSelector)
 }
 
-// print runs kubectl's command.
+// print runs the command of kubectl.
 func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	f := cmdutil.NewFactory(at)
 	if err := g.kubectl.Complete(f, cmd, args); err != nil {
@@ -164,8 +164,8 @@ func (g *getting) print(cmd *cobra.Command, at *below, args []string) error {
 	return errors.Join(g.kubectl.Run(f, args), lines.problem())
 }
 
-// neutral makes what kubectl prints neutral in tables, and refuses names that scripts cannot take.
-// JSON, YAML and what templates print stay as they are.
+// neutral makes kubectl neutralize the texts in tables, and leave out names that scripts cannot
+// parse. JSON, YAML and the output of templates stay unchanged.
 func (g *getting) neutral() *scriptLines {
 	lines := &scriptLines{err: g.err}
 	format, _, _ := strings.Cut(*g.kubectl.PrintFlags.OutputFormat, "=")
@@ -196,7 +196,7 @@ func (g *getting) neutral() *scriptLines {
 	return lines
 }
 
-// neutralObject makes the strings of an object, of a list or of an event neutral.
+// neutralObject neutralizes the strings of an object, a list or an event.
 func neutralObject(object runtime.Object) runtime.Object {
 	switch object := object.(type) {
 	case *unstructured.Unstructured:
@@ -220,8 +220,8 @@ func neutralObject(object runtime.Object) runtime.Object {
 	return object
 }
 
-// withWords returns an object, a list or an event without the objects whose names a line for
-// scripts cannot have; nil if none is left.
+// withWords returns an object, a list or an event without the objects whose names are no words,
+// which a line for scripts cannot have; nil if none is left.
 func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
 	switch object := object.(type) {
 	case *unstructured.UnstructuredList:
@@ -239,8 +239,8 @@ func withWords(object runtime.Object, lines *scriptLines) runtime.Object {
 	return object
 }
 
-// watch prints what there is, and what changes until the context ends. kubectl's own would end the
-// process on a signal, with another exit code.
+// watch prints the existing objects, then changes until the context ends. kubectl's own watch
+// would end the process on a signal, with another exit code.
 func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) error {
 	o := g.kubectl
 	r := f.NewBuilder().Unstructured().
@@ -280,7 +280,8 @@ func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) e
 		}
 		return nil
 	}
-	// A watch from version 0 begins with the object as it is now; that of a list does not.
+	// A watch of one object from version 0 begins with its present state. A watch of a list does
+	// not.
 	objects, version := []runtime.Object{there}, "0"
 	list := meta.IsListType(there)
 	if list {
@@ -299,7 +300,7 @@ func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) e
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	shown = list // the first event of an object is what was printed
+	shown = list // the first event of an object repeats what was printed
 	changes, err := r.Watch(version)
 	if err != nil {
 		return err
@@ -329,7 +330,7 @@ func (g *getting) watch(ctx context.Context, f cmdutil.Factory, args []string) e
 	}
 }
 
-// narrow has an API of the fleet answer for some clusters and names alone.
+// narrow restricts requests to an API of the fleet to some clusters and names.
 func (g *getting) narrow(at *below, asked *naming, clusters []string) (*narrowed, error) {
 	root, err := url.Parse(at.config.Host)
 	if err != nil {
@@ -357,12 +358,13 @@ func (g *getting) narrow(at *below, asked *naming, clusters []string) (*narrowed
 	return n, nil
 }
 
-// missing is an error for the names that no cluster has.
+// missing returns an error for the names that no cluster has.
 func (n *narrowed) missing() error {
 	var missing []error
 	for of, names := range n.names {
 		for _, name := range names {
-			if found, listed := n.found[of]; listed && !found[name] { // else the list failed, which was told
+			// else the list failed, and its error was printed
+			if found, listed := n.found[of]; listed && !found[name] {
 				missing = append(missing, apierrors.NewNotFound(of, name))
 			}
 		}
@@ -371,7 +373,7 @@ func (n *narrowed) missing() error {
 	return errors.Join(missing...)
 }
 
-// mappingOf is the type that a user means, as kubectl takes it.
+// mappingOf returns the type for a name, as kubectl does.
 func mappingOf(mapper meta.RESTMapper, kind string) (*meta.RESTMapping, error) {
 	full, part := schema.ParseResourceArg(kind)
 	var gvk schema.GroupVersionKind
@@ -398,7 +400,7 @@ func mappingOf(mapper meta.RESTMapper, kind string) (*meta.RESTMapping, error) {
 	return mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// usual is the namespace that a command means: that of the flag, or of the context.
+// usual returns the namespace of a command: from the flag or the context; "" for all.
 func (r *reaching) usual(h *hubAPI) string {
 	switch {
 	case r.all:
@@ -409,7 +411,7 @@ func (r *reaching) usual(h *hubAPI) string {
 	return h.namespace
 }
 
-// find finds clusters that have something, of those that the flags name.
+// find returns the clusters with matching objects, among those that the flags name.
 func (r *reaching) find(ctx context.Context, h *hubAPI, kind string, parameters url.Values) ([]string, *meta.RESTMapping, error) {
 	fleet, err := h.fleet()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// The values of --output of a graph, beside JSON.
+// The values of --output of a graph, besides JSON.
 const (
 	outputTree = "tree"
 	outputDot  = "dot"
@@ -81,7 +81,7 @@ another refers to, and that is not there, is MISSING.`,
 	for _, r := range graph.Relations() {
 		relations = append(relations, string(r))
 	}
-	// They fail for a flag that is not there, or has one already.
+	// Errors mean that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("relations", cobra.FixedCompletions(append(relations, "all"), cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
@@ -93,12 +93,12 @@ another refers to, and that is not there, is MISSING.`,
 	return cmd
 }
 
-// relationsMean lists the relations.
+// relationsMean returns the relations with their meanings.
 func relationsMean() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	for _, r := range graph.Relations() {
-		_ = say(t, "  %s\t%s\n", r, r.Means()) // it is memory
+		_ = say(t, "  %s\t%s\n", r, r.Means()) // writing to memory does not fail
 	}
 	_ = t.Flush() // as above
 	return out.String()
@@ -163,11 +163,12 @@ func (f *graphing) run(ctx context.Context, of string) error {
 type tree struct {
 	w     io.Writer
 	graph *fleetv1alpha1.ObjectGraph
-	back  bool         // what uses them
-	shown map[int]bool // below this root
+	back  bool         // true: what uses the root; false: what it uses
+	shown map[int]bool // nodes that were printed below this root
 }
 
-// printTree prints what each root uses, and what uses it. What is below a node is printed once, where it comes first.
+// printTree prints what each root uses, and what uses it. The nodes below a node are printed
+// once, at its first occurrence.
 func printTree(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	for i, root := range g.Roots {
 		if i > 0 {
@@ -199,13 +200,13 @@ func printTree(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	return nil
 }
 
-// branch is a node that another uses, or that uses it, and how.
+// branch is a node that another node uses or is used by, with the relations.
 type branch struct {
 	node      int
 	relations []string
 }
 
-// next are the branches of a node, in the order of the graph's nodes.
+// next returns the branches of a node, in the order of the nodes of the graph.
 func (t *tree) next(node int) (out []branch) {
 	for _, e := range t.graph.Edges {
 		near, far := e.From, e.To
@@ -235,7 +236,7 @@ func (t *tree) print(node int, indent string) error {
 		}
 		again := ""
 		if t.shown[b.node] && len(t.next(b.node)) > 0 {
-			again = " …" // it is above
+			again = " …" // printed above
 		}
 		if err := say(t.w, "%s%s%s (%s)%s\n", indent, line, nodeIn(t.graph, b.node, node), strings.Join(b.relations, ", "), again); err != nil {
 			return err
@@ -251,7 +252,8 @@ func (t *tree) print(node int, indent string) error {
 	return nil
 }
 
-// nodeIn is a node on a line, below another: its place is said if that is elsewhere.
+// nodeIn returns a node as text, below another node (-1: none). It includes the namespace and
+// the cluster if they differ from those of the other node.
 func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 	n := &g.Nodes[node]
 	out := n.Kind + "/" + n.Name
@@ -271,12 +273,12 @@ func nodeIn(g *fleetv1alpha1.ObjectGraph, node, below int) string {
 	return out
 }
 
-// printDot prints a graph as Graphviz reads it.
+// printDot prints a graph in the language of Graphviz.
 func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
-	var out strings.Builder // it returns no errors
+	var out strings.Builder // its methods return no errors
 	out.WriteString("digraph fleet {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n  edge [fontname=\"sans-serif\", fontsize=10];\n")
 	last, opened := "", 0
-	for i, n := range g.Nodes { // those of a cluster are together
+	for i, n := range g.Nodes { // nodes of a cluster are adjacent
 		if n.Cluster != last {
 			if last != "" {
 				out.WriteString("  }\n")
@@ -309,7 +311,7 @@ func printDot(w io.Writer, g *fleetv1alpha1.ObjectGraph) error {
 	return err
 }
 
-// dotted is a text of some lines in quotes, in which nothing ends them or is a variable of Graphviz.
+// dotted returns lines as a quoted text of Graphviz, with quotes and backslashes escaped.
 func dotted(lines ...string) neutral.Trusted {
 	var out strings.Builder
 	out.WriteByte('"')

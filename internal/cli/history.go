@@ -23,13 +23,13 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// typedChange is a change of an object of a type.
+// typedChange is a change of an object, with its type.
 type typedChange struct {
 	Resource string `json:"resource"` // RESOURCE.GROUP
 	fleetv1alpha1.ObjectChange
 }
 
-// object is RESOURCE.GROUP/NAME.
+// object returns RESOURCE.GROUP/NAME.
 func (c *typedChange) object() string { return c.Resource + "/" + c.Name }
 
 func (c *typedChange) when() string {
@@ -39,7 +39,7 @@ func (c *typedChange) when() string {
 	return c.Time.UTC().Format(time.RFC3339)
 }
 
-// by is who made the change, as far as that is known.
+// by returns the field managers that made the change; "-" if unknown.
 func (c *typedChange) by() string {
 	var names []string
 	for _, m := range c.By {
@@ -55,14 +55,14 @@ func (c *typedChange) by() string {
 }
 
 const (
-	mostShown   = 60 // characters of a value on a line
-	fieldsShown = 3  // fields in a table
+	mostShown   = 60 // characters of a value on one line
+	fieldsShown = 3  // fields in one row of a table
 )
 
-// whole is the value of a field on a line. It may be long.
+// whole returns the value of a field on one line, which may be long.
 func whole(of json.RawMessage) neutral.Trusted { return neutral.Trusted(neutral.Line(string(of))) }
 
-// short is a value on a line.
+// short returns a value on one line, with at most most characters; 0: no limit.
 func short(value json.RawMessage, most int) string {
 	if value == nil {
 		return "(none)"
@@ -74,7 +74,7 @@ func short(value json.RawMessage, most int) string {
 	return text
 }
 
-// what sums a change up: its fields, some of them unless all are wanted.
+// what returns a summary of a change: its fields, only the first ones unless all is true.
 func (c *typedChange) what(all bool) string {
 	var parts []string
 	for i, d := range c.Fields {
@@ -94,7 +94,8 @@ func (c *typedChange) what(all bool) string {
 	return cmp.Or(strings.Join(parts, "; "), "-")
 }
 
-// printFields prints what was and what is of each field. Of texts of several lines the lines that both begin and end with are left out.
+// printFields prints the values of each field before and after. For texts of several lines it
+// leaves out the equal lines at the beginning and the end.
 func printFields(w io.Writer, c *typedChange) error {
 	for _, d := range c.Fields {
 		switch before, after := lines(d.Before), lines(d.After); {
@@ -122,7 +123,7 @@ func printFields(w io.Writer, c *typedChange) error {
 	return nil
 }
 
-// lines are those of a text; nil: it is none.
+// lines returns the lines of a text; nil if the value is not a text.
 func lines(value json.RawMessage) []string {
 	var text string
 	if value == nil || json.Unmarshal(value, &text) != nil {
@@ -156,7 +157,7 @@ func printLines(w io.Writer, path string, before, after []string) error {
 	return nil
 }
 
-// named splits what a user says of an object: TYPE/NAME, or TYPE NAME.
+// named splits the arguments for one object: TYPE/NAME, or TYPE NAME.
 func named(args []string) (kind, name string, err error) {
 	switch {
 	case len(args) == 1:
@@ -238,7 +239,8 @@ What was is kept for as long as "orrery server --mirror-history-time" says, a we
 	return cmd
 }
 
-// history returns the changes to an object, and how many were left out as noise.
+// history returns the changes of an object. quiet is the number of changes that were left out
+// because they have no meaning.
 func (c *fleetClient) history(ctx context.Context, kind, name string, in *where, limit int, all bool) (changes []typedChange, quiet int, err error) {
 	found, err := c.find(kind)
 	if err != nil {
@@ -304,9 +306,9 @@ func printHistory(w io.Writer, changes []typedChange, wide, diff bool) error {
 	return nil
 }
 
-// ask calls ask for the types that a user names, or for all of which there is a history and that
-// the user may see. Those that are left out are told to w; if
-// all are, that is the error.
+// ask calls ask for the types that the user names, or for all types that have a history and that
+// the user may see. Other types are left out and printed to w; partial is then true. If all are
+// left out, ask returns an error.
 func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVersionResource) error) (partial bool, err error) {
 	var types []schema.GroupVersionResource
 	for _, name := range names {
@@ -339,7 +341,8 @@ func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVers
 		case err == nil:
 			answered = true
 		case len(names) == 0 && unlisted.take(gvr.GroupResource(), err):
-		case len(names) == 0 && (apierrors.HasStatusCause(err, fleetv1alpha1.CauseNoHistory) || apierrors.IsNotFound(err)): // none is kept, or no cluster asked for has the type
+		// No history is kept, or no requested cluster has the type.
+		case len(names) == 0 && (apierrors.HasStatusCause(err, fleetv1alpha1.CauseNoHistory) || apierrors.IsNotFound(err)):
 		default:
 			return false, fmt.Errorf("read the history of %s: %w", gvr.GroupResource(), err)
 		}
@@ -350,8 +353,8 @@ func (c *fleetClient) ask(w io.Writer, names []string, ask func(schema.GroupVers
 	return true, say(w, "Left out is what you may not list: %s.\n", strings.Join(unlisted.types, ", "))
 }
 
-// deleted returns objects that are gone, the latest first. partial is true if there are types that
-// the caller may not list.
+// deleted returns deleted objects, the latest first. partial is true if there are types that the
+// caller may not list.
 func (c *fleetClient) deleted(ctx context.Context, w io.Writer, types []string, in *where, limit int) (changes []typedChange, partial bool, err error) {
 	changes = []typedChange{}
 	parameters := in.parameters(false)
@@ -438,13 +441,14 @@ The moment is how long ago it was, such as 1h or 2d, or a time, such as 2026-11-
 	return cmd
 }
 
-// signs are those of changes in a diff.
+// signs are the signs of changes in a diff.
 var signs = map[fleetv1alpha1.ChangeType]string{
 	fleetv1alpha1.ChangeCreated: "+", fleetv1alpha1.ChangeSeen: "+", fleetv1alpha1.ChangeDeleted: "-",
 	fleetv1alpha1.ChangeUpdated: "~", fleetv1alpha1.ChangeRecreated: "±",
 }
 
-// thatYouMayList bounds what a sentence is about, if there are types that the caller may not list.
+// thatYouMayList returns the restriction for a sentence, if there are types that the caller may
+// not list.
 func thatYouMayList(partial bool) string {
 	if partial {
 		return " that you may list"

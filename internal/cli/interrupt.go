@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// interruptedError is why the context of a command ends on a signal. It counts as context.Canceled.
+// interruptedError is the reason why the context of a command ends on a signal. It counts as
+// context.Canceled.
 type interruptedError struct{ signal syscall.Signal }
 
 // Error implements error.
@@ -16,12 +17,11 @@ func (interruptedError) Error() string { return "interrupted" }
 // Is implements errors.Is.
 func (interruptedError) Is(target error) bool { return target == context.Canceled }
 
-// code is the process's exit code: that by which shells know a process that the signal ended.
+// code returns the exit code that shells use for a process that the signal ended.
 func (e interruptedError) code() int { return 128 + int(e.signal) }
 
-// untilSignal returns a context that ends with the first signal that asks the process to end, and
-// with it every command in good order. A second one kills the process as if nothing had been asked
-// for.
+// untilSignal returns a context that ends with the first signal to end the process, so that
+// every command can end in good order. A second signal kills the process.
 func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)

@@ -31,7 +31,8 @@ one for each member.`,
 					env = append(env, "KUBECONFIG="+path)
 				}
 			}
-			// kubectl takes our place: its terminal, signals and exit code are its own.
+			// kubectl replaces this process, and so handles terminal, signals and exit code
+			// itself.
 			err = syscall.Exec(binary, append([]string{"kubectl"}, args...), env)
 			return fmt.Errorf("run %s: %w", binary, err)
 		},

@@ -14,12 +14,12 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// kubectlError is told as kubectl tells it, and ends the process as it would.
+// kubectlError is an error that is printed as kubectl does, and has the exit code of kubectl.
 type kubectlError struct{ error }
 
 func (e kubectlError) Unwrap() error { return e.error }
 
-// asKubectl marks an error of a command that does what one of kubectl's does.
+// asKubectl marks an error of a command that does the same as a command of kubectl.
 func asKubectl(err error) error {
 	var usage usageError
 	if err == nil || errors.As(err, &usage) {
@@ -28,7 +28,7 @@ func asKubectl(err error) error {
 	return kubectlError{err}
 }
 
-// code is the process's exit code: that of a command that ran in a container, or 1.
+// code returns the exit code of the process: that of a command that ran in a container, or 1.
 func (e kubectlError) code() int {
 	var exit exec.ExitError
 	if errors.As(e.error, &exit) && exit.Exited() {
@@ -37,7 +37,7 @@ func (e kubectlError) code() int {
 	return 1
 }
 
-// lines are what is printed, one for each error, each once.
+// lines returns the lines to print, one for each error, without duplicates.
 func (e kubectlError) lines(ctx context.Context) []string {
 	var lines []string
 	for _, err := range each(e.error) {
@@ -48,7 +48,7 @@ func (e kubectlError) lines(ctx context.Context) []string {
 	return lines
 }
 
-// toldByKubectl is an error in kubectl's words.
+// toldByKubectl returns the text that kubectl prints for an error.
 func toldByKubectl(ctx context.Context, err error) string {
 	if _, ok := errors.AsType[exec.ExitError](err); ok {
 		return err.Error()
@@ -63,13 +63,13 @@ func toldByKubectl(ctx context.Context, err error) string {
 	return strings.TrimSuffix(text, "\n")
 }
 
-// failures are what goes wrong while the rest goes on: each is told when it happens.
+// failures prints and counts errors that do not stop the command.
 type failures struct {
 	to    io.Writer
 	count int
 }
 
-// add tells what went wrong with something, unless nothing did, or the command was ended.
+// add prints err after the subject what, unless err is nil or the command was interrupted.
 func (f *failures) add(ctx context.Context, what string, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
@@ -79,10 +79,11 @@ func (f *failures) add(ctx context.Context, what string, err error) {
 	if rest, ok := strings.CutPrefix(text, "error: "); ok {
 		text = rest
 	}
-	_ = say(f.to, "error: %s: %s\n", what, neutral.Indented(text)) // nowhere to say so
+	// there is no other stream for the error
+	_ = say(f.to, "error: %s: %s\n", what, neutral.Indented(text))
 }
 
-// err is an error if something went wrong.
+// err returns an error if there were failures; all is the number of attempts.
 func (f *failures) err(all int, what string) error {
 	if f.count == 0 {
 		return nil

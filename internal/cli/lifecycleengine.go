@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/host"
 )
 
-// stateFlags say where the clusters that are built from here are kept.
+// stateFlags is the directory for the state of clusters that are built on this machine.
 type stateFlags struct{ dir string }
 
 func (f *stateFlags) add(cmd *cobra.Command) {
@@ -29,7 +29,7 @@ func (f *stateFlags) add(cmd *cobra.Command) {
 
 func (f *stateFlags) files() lifecycle.Files { return lifecycle.Files(f.dir) }
 
-// built loads what is known of a cluster, which must have been built from here.
+// built returns the state of a cluster, which must have been built from this directory.
 func (f *stateFlags) built(ctx context.Context, name string) (*lifecycle.State, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -45,9 +45,9 @@ func (f *stateFlags) built(ctx context.Context, name string) (*lifecycle.State, 
 	return nil, fmt.Errorf("cluster %s was not built from here: %s knows of %s", name, f.dir, strings.Join(known, ", "))
 }
 
-// known names the clusters that are kept.
+// known returns the names of the clusters in the directory.
 func (f *stateFlags) known() []string {
-	paths, _ := filepath.Glob(f.files().Path("*", "state.json")) // the pattern is sound
+	paths, _ := filepath.Glob(f.files().Path("*", "state.json")) // the pattern is valid
 	names := make([]string, 0, len(paths))
 	for _, path := range paths {
 		names = append(names, filepath.Base(filepath.Dir(path)))
@@ -55,7 +55,7 @@ func (f *stateFlags) known() []string {
 	return names
 }
 
-// checkName refuses what cannot be the name of a cluster, which is part of paths.
+// checkName returns an error for an invalid name of a cluster; names are parts of paths.
 func checkName(name string) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return usageError{fmt.Errorf("%q is no name of a cluster: %s", name, strings.Join(problems, "; "))}
@@ -69,7 +69,7 @@ const (
 	strict    = "strict"
 )
 
-// engineFlags say what clusters are built with.
+// engineFlags define the tools with which clusters are built.
 type engineFlags struct {
 	stateFlags
 
@@ -102,7 +102,7 @@ func defaultCache() string {
 	return filepath.Join(base, "orrery", "files")
 }
 
-// engine makes the engine of a cluster. What it does is shown by p.
+// engine returns the engine for a cluster. p shows its progress.
 func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine, error) {
 	policy := host.TrustOnFirstUse
 	switch f.hostKeyChecking {
@@ -120,7 +120,8 @@ func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine,
 	if err != nil {
 		return nil, err
 	}
-	// What client-go and kubectl's drain have to say is in the errors; their warnings would tear the progress apart.
+	// Errors contain all that client-go and kubectl's drain report. Their warnings would disturb
+	// the progress.
 	klog.SetLogger(logr.Discard())
 	env := environment{Files: f.files(), cluster: cluster, source: f.source, cache: f.cache, agents: agents, progress: p}
 	return &lifecycle.Engine{
@@ -129,7 +130,7 @@ func (f *engineFlags) engine(cluster string, p *runProgress) (*lifecycle.Engine,
 	}, nil
 }
 
-// holder says in leases who runs this.
+// holder returns the identity of this process for leases.
 func holder() string {
 	who := "orrery"
 	if u, err := user.Current(); err == nil {
@@ -142,7 +143,7 @@ func holder() string {
 	return fmt.Sprintf("%s@%s (process %d)", who, where, os.Getpid())
 }
 
-// hostNames lists names for people: all, or the first few and how many more.
+// hostNames lists names for people: all, or the first ones and the number of the others.
 func hostNames(names []string) string {
 	const most = 8
 	if len(names) <= most {

@@ -42,7 +42,7 @@ is 1 if there are errors; warnings leave it 0.`,
 				return err
 			}
 			if findings == nil {
-				findings = []plan.Finding{} // an empty list in JSON, too
+				findings = []plan.Finding{} // encoded as an empty list in JSON
 			}
 			if err := printValue(s.out, output, findings, func(w io.Writer) error { return printFindings(w, findings) }); err != nil {
 				return err
@@ -65,8 +65,8 @@ is 1 if there are errors; warnings leave it 0.`,
 	return cmd
 }
 
-// readOfCluster reads the file of a cluster, and the cluster's state, which is nil for a new one.
-// It refuses a file that lacks hosts of its cluster, as the commands that change the cluster do.
+// readOfCluster returns the cluster in a file, and its state; nil for a new cluster. It returns
+// an error if the file lacks hosts of its cluster, as the commands that change the cluster do.
 func readOfCluster(ctx context.Context, s streams, file *fileFlag, f *engineFlags) (*clusterv1alpha1.Cluster, *lifecycle.State, error) {
 	c, err := file.read(s)
 	if err != nil {
@@ -142,16 +142,17 @@ nothing. The commands that change a cluster show theirs with --dry-run.`,
 	return cmd
 }
 
-// disturbs reports whether changes do more to what runs than a reload.
+// disturbs reports whether changes disrupt running programs more than a reload.
 func disturbs(changes *plan.Changes) bool {
 	return slices.ContainsFunc(changes.Items, func(i plan.Change) bool { return plan.Worse(i.Disruption, plan.DisruptionReload) }) ||
 		slices.ContainsFunc(changes.Steps, func(s plan.ClusterStep) bool { return plan.Worse(s.Disruption(), plan.DisruptionReload) })
 }
 
-// errNeedsYes is a disturbance that nobody is there to agree to.
+// errNeedsYes is the error if a disruption must be confirmed and there is no terminal.
 var errNeedsYes = errors.New("standard input is not a terminal, so nobody can be asked: agree with --yes")
 
-// agree shows what would be changed and asks whether that is wanted. Without a terminal what disturbs nothing goes on.
+// agree shows the changes and asks for confirmation. Without a terminal, changes without
+// disruption need none.
 func agree(ctx context.Context, s streams, question string, changes *plan.Changes, full bool) error {
 	if changes.Nothing() {
 		return nil

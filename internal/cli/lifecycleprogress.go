@@ -16,11 +16,11 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// maxLiveHosts bounds the hosts that are shown at a time on a terminal.
+// maxLiveHosts is the maximum number of hosts that a terminal shows at once.
 const maxLiveHosts = 8
 
-// runProgress shows how a run goes on: on a terminal a few lines that are rewritten, elsewhere a line when a host begins
-// or ends a stage, or, if verbose, one for each step.
+// runProgress shows the progress of a run. A terminal shows a few lines that are rewritten.
+// Other outputs get a line when a host begins or ends a stage or, if verbose, one for each step.
 type runProgress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -28,10 +28,10 @@ type runProgress struct {
 	verbose  bool
 	width    int
 	start    time.Time
-	drawn    int // lines on the terminal that are ours
+	drawn    int // number of lines of the progress on the terminal
 
-	hosts map[string]lifecyclev1alpha1.HostRun // as they were last shown
-	steps map[string]string                    // the step that each host is at
+	hosts map[string]lifecyclev1alpha1.HostRun // the last state that was shown
+	steps map[string]string                    // the present step of each host
 }
 
 func newRunProgress(w io.Writer, verbose bool) *runProgress {
@@ -48,7 +48,7 @@ func newRunProgress(w io.Writer, verbose bool) *runProgress {
 	return p
 }
 
-// step is told each change of a step.
+// step receives each change of a step.
 func (p *runProgress) step(r lifecyclev1alpha1.StepRecord) {
 	if r.Host == "" {
 		return
@@ -61,7 +61,7 @@ func (p *runProgress) step(r lifecyclev1alpha1.StepRecord) {
 	}
 }
 
-// record is told each record of the run that is kept.
+// record receives each record of the run that is stored.
 func (p *runProgress) record(op *lifecyclev1alpha1.Operation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,10 +100,11 @@ func (p *runProgress) transitions(op *lifecyclev1alpha1.Operation) {
 func (p *runProgress) linef(format string, args ...any) {
 	elapsed := time.Since(p.start).Round(time.Second)
 	text := neutral.Indented(fmt.Sprintf(format, args...))
-	_ = say(p.w, "[%3s] %s\n", elapsed, text) // progress is a courtesy
+	_ = say(p.w, "[%3s] %s\n", elapsed, text) // errors are ignored: the progress is optional
 }
 
-// draw rewrites our lines on the terminal: how far the run is, and the hosts that are at work, those that failed first.
+// draw rewrites the progress on the terminal: the state of the run, and the hosts that work,
+// failed ones first.
 func (p *runProgress) draw(op *lifecyclev1alpha1.Operation) {
 	lines := []string{p.summary(&op.Status)}
 	busy := slices.DeleteFunc(slices.Clone(op.Status.Hosts), func(h lifecyclev1alpha1.HostRun) bool {
@@ -111,7 +112,8 @@ func (p *runProgress) draw(op *lifecyclev1alpha1.Operation) {
 	})
 	left := func(h lifecyclev1alpha1.HostRun) int32 { return h.Total - h.Done }
 	slices.SortStableFunc(busy, func(a, b lifecyclev1alpha1.HostRun) int {
-		// The states sort as we want them: Failed before Running. Then who has the most left, for all wait for that one.
+		// The names of the states sort in the right order: Failed before Running. Next is the
+		// host with the most remaining steps, because the run waits for it.
 		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(left(b), left(a)))
 	})
 	for i, h := range busy {
@@ -132,7 +134,7 @@ func (p *runProgress) draw(op *lifecyclev1alpha1.Operation) {
 	p.drawn = len(lines)
 }
 
-// summary says how far the run is and when it should end.
+// summary returns the progress of the run and its estimated end.
 func (p *runProgress) summary(s *lifecyclev1alpha1.OperationStatus) string {
 	line := fmt.Sprintf("[%3s]", time.Since(p.start).Round(time.Second)) + count(" ", s.StepsDone, s.StepsTotal) + " steps"
 	if s.StepsTotal == 0 {
@@ -146,7 +148,7 @@ func (p *runProgress) summary(s *lifecyclev1alpha1.OperationStatus) string {
 	return line
 }
 
-// erase takes our lines off the terminal.
+// erase removes the lines of the progress from the terminal.
 func (p *runProgress) erase() {
 	if p.drawn > 0 {
 		fmt.Fprintf(p.w, "\x1b[%dA\r\x1b[J", p.drawn) //nolint:errcheck // progress is a courtesy
@@ -154,7 +156,7 @@ func (p *runProgress) erase() {
 	p.drawn = 0
 }
 
-// count says how many of how many, where that is known.
+// count returns DONE/TOTAL after the text before; "" if the total is unknown.
 func count(before string, done, total int32) string {
 	if total == 0 {
 		return ""
@@ -162,7 +164,7 @@ func count(before string, done, total int32) string {
 	return fmt.Sprintf("%s%d/%d", before, done, total)
 }
 
-// after joins a text to one before it, unless it is empty.
+// after returns both texts together; "" if text is empty.
 func after(before, text string) string {
 	if text == "" {
 		return ""
@@ -170,7 +172,7 @@ func after(before, text string) string {
 	return before + text
 }
 
-// cutLine makes a text fit in a line.
+// cutLine returns a text that fits on one line of the given width.
 func cutLine(text string, width int) string {
 	text = neutral.Line(strings.Join(strings.Fields(text), " "))
 	if runes := []rune(text); len(runes) > width {

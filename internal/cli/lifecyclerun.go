@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/lifecycle"
 )
 
-// runFlags say how an Operation is run.
+// runFlags define how an Operation is run.
 type runFlags struct {
 	engineFlags
 
@@ -43,7 +43,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Int32Var(&f.maxUnavailable, "max-unavailable", 1, "how many workers are changed at a time in a way that disturbs what runs on them")
 }
 
-// addPlan adds the flags of commands that show a plan, and of the order in which it is done.
+// addPlan adds the flags of commands that show a plan, and those for the order of its steps.
 func (f *runFlags) addPlan(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.pauseBetween, "pause-between", 0, "how long to wait between two waves of hosts that are disturbed: each control plane, and as many workers as --max-unavailable, are one")
 	cmd.Flags().Int32Var(&f.haltAfter, "halt-after", 1, "after how many hosts that failed nothing more is begun; until then they are left out and the others go on")
@@ -56,7 +56,7 @@ func addVerbose(cmd *cobra.Command, verbose *bool) {
 	cmd.Flags().BoolVarP(verbose, "verbose", "v", false, "print a line when a step begins and when it ends")
 }
 
-// check refuses values that make no sense.
+// check returns an error for invalid values.
 func (f *runFlags) check() error {
 	switch {
 	case f.output != "" && f.output != outputTable && !f.dryRun:
@@ -77,7 +77,8 @@ func (f *runFlags) check() error {
 	return nil
 }
 
-// operation of a cluster, with what the flags say, in the member of its action too.
+// operation returns an Operation for a cluster with the options from the flags, also in the
+// member of its action.
 func (f *runFlags) operation(cluster string, action lifecyclev1alpha1.Action) *lifecyclev1alpha1.Operation {
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{Cluster: cluster, Action: action, Attempts: f.attempts}}
 	order := lifecyclev1alpha1.Rollout{
@@ -88,7 +89,7 @@ func (f *runFlags) operation(cluster string, action lifecyclev1alpha1.Action) *l
 	}
 	op.Spec.SetMember(nil, "", order)
 	if op.Spec.PlanHash = f.plan; f.plan != "" {
-		f.yes = true // it was looked at
+		f.yes = true // the user has seen the plan
 	}
 	if f.deadline > 0 {
 		op.Spec.Deadline = &metav1.Duration{Duration: f.deadline}
@@ -96,7 +97,7 @@ func (f *runFlags) operation(cluster string, action lifecyclev1alpha1.Action) *l
 	return op
 }
 
-// show shows on standard output what an Operation would do, and how to do it.
+// show prints the changes of an Operation on standard output, and the command that applies them.
 func (f *runFlags) show(ctx context.Context, s streams, e *lifecycle.Engine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision, again string) error {
 	changes, err := e.PlanFor(ctx, op, spec)
 	if err != nil {
@@ -115,7 +116,8 @@ func (f *runFlags) show(ctx context.Context, s streams, e *lifecycle.Engine, op 
 	})
 }
 
-// order are the flags that say in which order hosts are changed, as they were given: the hash of a plan does not have it.
+// order returns the flags for the order of hosts that were set: the hash of a plan does not
+// include them.
 func (f *runFlags) order() string {
 	flags := ""
 	if f.maxUnavailable != 1 {
@@ -130,8 +132,7 @@ func (f *runFlags) order() string {
 	return flags
 }
 
-// start records a new Operation and runs it. An Operation that is refused before any host is asked
-// is not recorded.
+// start records a new Operation and runs it. An Operation that Check refuses is not recorded.
 func start(ctx context.Context, e *lifecycle.Engine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision) error {
 	if err := e.Check(ctx, op, spec); err != nil {
 		return err
@@ -142,13 +143,14 @@ func start(ctx context.Context, e *lifecycle.Engine, op *lifecyclev1alpha1.Opera
 	return run(ctx, e, op, spec, "run the same command again")
 }
 
-// run runs an Operation, and says what to do if it fails.
+// run runs an Operation. The error says what the user can do.
 func run(ctx context.Context, e *lifecycle.Engine, op *lifecyclev1alpha1.Operation, spec *clusterv1alpha1.Provision, again string) error {
 	err := e.Run(ctx, op, spec)
 	if err == nil || errors.Is(err, lifecycle.ErrPaused) || errors.Is(err, lifecycle.ErrCanceled) {
 		return err
 	}
-	if op.Spec.Action == lifecyclev1alpha1.ActionApply && op.Status.PlanHash != "" { // it has begun to change something
+	// the run may have changed something
+	if op.Spec.Action == lifecyclev1alpha1.ActionApply && op.Status.PlanHash != "" {
 		again += fmt.Sprintf(", or go back with %q", "orrery cluster rollback "+op.Spec.Cluster)
 	}
 	return fmt.Errorf("operation %s: %w\nCorrect what is wrong and %s: what is done is not done twice. See %q for the steps",

@@ -43,8 +43,8 @@ type logging struct {
 }
 
 const (
-	tailOfSelector = 10  // lines of each container, as kubectl's
-	mostLogs       = 100 // streams at once
+	tailOfSelector = 10  // lines of each container, as in kubectl
+	mostLogs       = 100 // concurrent streams
 )
 
 func newLogs(s streams) *cobra.Command {
@@ -84,7 +84,7 @@ answer is told on standard error, and the exit code is 1; the others are printed
 	return cmd
 }
 
-// options are what is asked of each container.
+// options returns the options for the log of each container.
 func (l *logging) options() (*corev1.PodLogOptions, error) {
 	o := &corev1.PodLogOptions{Container: l.container, Follow: l.follow, Previous: l.previous, Timestamps: l.timestamps || !l.follow}
 	if l.sinceSaid && l.sinceTime != "" {
@@ -175,7 +175,8 @@ func (l *logging) run(ctx context.Context, args []string) error {
 	return problems.err(all, "logs")
 }
 
-// having are the clusters that are asked for something: those that are named, also if it is not known that they have it, or those that have it.
+// having returns the clusters for a command: the clusters that flags name, which need not have
+// the object, or those that have it.
 func (r *reaching) having(ctx context.Context, h *hubAPI, what, selector string) ([]string, error) {
 	patterns := slices.ContainsFunc(r.clusters, isPattern)
 	if len(r.clusters) > 0 && !patterns {
@@ -195,16 +196,16 @@ func (r *reaching) having(ctx context.Context, h *hubAPI, what, selector string)
 	return clusters, nil
 }
 
-// several is an error: a command is for one cluster.
+// several returns the error that a command is for one cluster only.
 func (r *reaching) several(what string, clusters []string) error {
-	// Clusters that are named need not have it.
+	// Clusters that flags name need not have the object.
 	if len(r.clusters) > 0 && !slices.ContainsFunc(r.clusters, isPattern) {
 		return fmt.Errorf("%d clusters are named, %s: name one with --cluster (-C)", len(clusters), some(clusters))
 	}
 	return fmt.Errorf("%s is in %d clusters, %s: name one with --cluster (-C)", what, len(clusters), some(clusters))
 }
 
-// nowhere is an error: no cluster has something, of those that were asked for.
+// nowhere returns the error that none of the requested clusters has the object.
 func nowhere(of schema.GroupResource, name string, clusters []string) error {
 	in := "any cluster"
 	if len(clusters) > 0 {
@@ -220,7 +221,8 @@ type containerLog struct {
 	request rest.ResponseWrapper
 }
 
-// gather asks clusters, all at once, for the pods, and returns their logs in the order of their names.
+// gather requests the pods from all clusters in parallel, and returns their logs, sorted by
+// name.
 func (l *logging) gather(ctx context.Context, h *hubAPI, clusters []string, what string, options *corev1.PodLogOptions, problems *failures) ([]containerLog, error) {
 	type found struct {
 		logs []containerLog
@@ -250,7 +252,7 @@ func (l *logging) gather(ctx context.Context, h *hubAPI, clusters []string, what
 	return all, ctx.Err()
 }
 
-// in are the logs of a cluster.
+// in returns the logs of one cluster.
 func (l *logging) in(ctx context.Context, at *below, cluster, what string, options *corev1.PodLogOptions) (logs []containerLog, errs []error) {
 	pods, err := l.pods(ctx, at, what)
 	if err != nil {
@@ -271,7 +273,7 @@ func (l *logging) in(ctx context.Context, at *below, cluster, what string, optio
 	return logs, errs
 }
 
-// pods are those of a cluster that are asked for.
+// pods returns the requested pods of one cluster.
 func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Pod, error) {
 	c, err := kubernetes.NewForConfig(at.config)
 	if err != nil {
@@ -301,7 +303,7 @@ func (l *logging) pods(ctx context.Context, at *below, what string) ([]corev1.Po
 	return list.Items, nil
 }
 
-// label is what a line begins with.
+// label returns the prefix of a line.
 func (c *containerLog) label(containers bool) string {
 	if containers {
 		return cell("[" + c.cluster + "/" + c.pod + "/" + c.container + "] ")
@@ -313,7 +315,7 @@ func (c *containerLog) String() string {
 	return fmt.Sprintf("container %s of pod %s in cluster %s", c.container, c.pod, c.cluster)
 }
 
-// asTheyCome prints lines of all logs as they come, each whole.
+// asTheyCome prints lines of all logs in the order in which they arrive. Lines are not mixed.
 func (l *logging) asTheyCome(ctx context.Context, logs []containerLog, problems *failures) {
 	var wg sync.WaitGroup
 	var one sync.Mutex
@@ -338,14 +340,14 @@ func (l *logging) line(of *containerLog, line []byte) error {
 		out.WriteString(of.label(l.allContainers))
 	}
 	out.Write(line)
-	if !bytes.HasSuffix(line, []byte("\n")) { // the last one of a container
+	if !bytes.HasSuffix(line, []byte("\n")) { // the last line of a container
 		out.WriteByte('\n')
 	}
-	_, err := raw(l.out).Write(out.Bytes()) // the program's bytes, as they are
+	_, err := raw(l.out).Write(out.Bytes()) // the bytes of the program, unchanged
 	return err
 }
 
-// each reads a log line by line; the last one may have no end.
+// each reads a log line by line. The last line may lack a line break.
 func (*logging) each(ctx context.Context, of *containerLog, take func(line []byte) error) error {
 	stream, err := of.request.Stream(ctx)
 	if err != nil {
@@ -369,13 +371,14 @@ func (*logging) each(ctx context.Context, of *containerLog, take func(line []byt
 	}
 }
 
-// timedLine is a line of a log, and when it was logged.
+// timedLine is a line of a log with its time.
 type timedLine struct {
 	at   time.Time
-	line []byte // without the time, unless it is wanted
+	line []byte // without the time, unless --timestamps is set
 }
 
-// byTime prints the lines of all logs in the order of their times. Each is read no further than others need it to be.
+// byTime prints the lines of all logs by time. It reads each log only as far as the others
+// require.
 func (l *logging) byTime(ctx context.Context, logs []containerLog, problems *failures) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -429,7 +432,7 @@ func (l *logging) byTime(ctx context.Context, logs []containerLog, problems *fai
 	}
 }
 
-// receive is the next line, nil after the last.
+// receive returns the next line; nil after the last one.
 func receive(from <-chan timedLine) *timedLine {
 	if t, ok := <-from; ok {
 		return &t

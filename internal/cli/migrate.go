@@ -86,7 +86,7 @@ Clusterpedia since of a cluster's address, certificate authority or credentials 
 	return cmd
 }
 
-// planned is all that a migration does.
+// planned is what a migration writes, and its report.
 type planned struct {
 	policies []*configv1alpha1.MirrorPolicy // to be created
 	joins    []member.JoinOptions
@@ -116,7 +116,8 @@ func (m *migration) run(ctx context.Context, only []string) error {
 	})
 }
 
-// source reaches the installation, as the file says: not the context hub, which would be ours.
+// source returns a client of the installation, for the current context of the file. The context
+// named hub would be that of the own hub.
 func (m *migration) source() (client.Client, error) {
 	from := m.from
 	if from.context == "" {
@@ -138,7 +139,7 @@ func (m *migration) source() (client.Client, error) {
 	return c, nil
 }
 
-// listPedia lists objects of a kind, in the order of their names.
+// listPedia lists objects of a kind, sorted by name.
 func listPedia(ctx context.Context, c client.Client, gvk schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -149,14 +150,14 @@ func listPedia(ctx context.Context, c client.Client, gvk schema.GroupVersionKind
 	return list.Items, nil
 }
 
-// absent says whether a kind is not there.
+// absent reports whether an error means that a kind or object does not exist.
 func absent(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
-// plan reads and checks everything, and writes nothing. Everything that stands in the way is in its error.
+// plan reads and checks everything, and writes nothing. The error contains all obstacles.
 func (m *migration) plan(ctx context.Context, source, c client.Client, id string, only []string) (*planned, error) {
 	p := &planned{}
 	syncs, err := listPedia(ctx, source, pediaSyncResources)
-	if err != nil && !absent(err) { // older versions have none
+	if err != nil && !absent(err) { // older versions do not have the kind
 		return nil, fmt.Errorf("list ClusterSyncResources: %w", err)
 	}
 	var refused []error
@@ -201,7 +202,7 @@ func (m *migration) plan(ctx context.Context, source, c client.Client, id string
 	return p, nil
 }
 
-// planPolicy plans what becomes of a ClusterSyncResources.
+// planPolicy plans the MirrorPolicy for a ClusterSyncResources.
 func (m *migration) planPolicy(ctx context.Context, c client.Client, p *planned, u *unstructured.Unstructured) error {
 	var s pediaSync
 	if err := readPedia(u, &s); err != nil {
@@ -230,13 +231,14 @@ func (m *migration) planPolicy(ctx context.Context, c client.Client, p *planned,
 	return nil
 }
 
-// planCluster plans what becomes of a PediaCluster. seen are the clusters that others are, by their ids.
+// planCluster plans the Cluster for a PediaCluster. seen are the names of earlier PediaClusters
+// by the ID of their cluster.
 func (m *migration) planCluster(ctx context.Context, source, c client.Client, p *planned, id string, u *unstructured.Unstructured, syncs []unstructured.Unstructured, seen map[string]string) error {
 	var pc pediaCluster
 	if err := readPedia(u, &pc); err != nil {
 		return err
 	}
-	var shared *pediaSync // that it refers to
+	var shared *pediaSync // the ClusterSyncResources that it refers to
 	ref := pc.Spec.SyncResourcesRefName
 	if i := slices.IndexFunc(syncs, func(u unstructured.Unstructured) bool { return u.GetName() == ref }); i >= 0 {
 		shared = &pediaSync{}
@@ -299,7 +301,7 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 			return nil
 		}
 		report.Action, report.Taken = migrateRenew, changed
-		labels = nil // what was changed since stays
+		labels = nil // labels that users have changed since stay
 		reached.keep(&known.Spec, secret.Data, changed)
 		if kubeconfig, err = clientcmd.Write(*reached.config); err != nil {
 			return errors.New("its credentials cannot be written as a kubeconfig")
@@ -331,7 +333,8 @@ func (m *migration) planCluster(ctx context.Context, source, c client.Client, p 
 	return nil
 }
 
-// changedSince are the parts of which something else was taken over last, and the Secret that a Cluster has now. Without one all is to be stored anew.
+// changedSince returns the parts that differ from those that were last taken over, and the
+// present Secret of a Cluster. If the Secret does not exist, all parts are returned.
 func changedSince(ctx context.Context, c client.Client, known *clusterv1alpha1.Cluster, digests map[string]string) (changed []string, secret *corev1.Secret, err error) {
 	secret = &corev1.Secret{}
 	ref := known.Spec.SecretRef
@@ -340,7 +343,7 @@ func changedSince(ctx context.Context, c client.Client, known *clusterv1alpha1.C
 	}
 	before := map[string]string{}
 	if err == nil && json.Unmarshal([]byte(known.Annotations[annotationTaken]), &before) != nil {
-		before = nil // whoever wrote it, it says nothing
+		before = nil // an invalid annotation is ignored
 	}
 	for _, part := range slices.Sorted(maps.Keys(digests)) {
 		if before[part] != digests[part] {
@@ -350,7 +353,7 @@ func changedSince(ctx context.Context, c client.Client, known *clusterv1alpha1.C
 	return changed, secret, nil
 }
 
-// shownCluster is a Cluster as it is printed: addresses may have a password.
+// shownCluster returns a Cluster for output, without passwords in addresses.
 func shownCluster(c *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	c = c.DeepCopy()
 	for _, address := range []*string{&c.Spec.APIEndpoint, &c.Spec.ProxyURL} {
@@ -359,7 +362,8 @@ func shownCluster(c *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// do writes what is planned: policies first, so that no cluster is mirrored otherwise before.
+// do writes the planned objects. Policies are first, so that no cluster is mirrored without
+// them.
 func (m *migration) do(ctx context.Context, c client.Client, p *planned) error {
 	for _, policy := range p.policies {
 		if err := c.Create(ctx, policy.DeepCopy()); err != nil {
@@ -374,7 +378,8 @@ func (m *migration) do(ctx context.Context, c client.Client, p *planned) error {
 		if !joined.Refreshed {
 			continue
 		}
-		// One that was there keeps its annotations. Cut off before this, the next run finds that the same is to be taken over once more.
+		// An existing Cluster keeps its annotations. If the run is interrupted before this
+		// patch, the next run takes the same parts over again.
 		cluster := &clusterv1alpha1.Cluster{}
 		if err := c.Get(ctx, client.ObjectKey{Name: join.Name}, cluster); err != nil {
 			return fmt.Errorf("get Cluster %s: %w; run this again to go on", join.Name, err)
@@ -388,7 +393,8 @@ func (m *migration) do(ctx context.Context, c client.Client, p *planned) error {
 	return nil
 }
 
-// printMigrated prints what became of each object, and below it what of that is to be known.
+// printMigrated prints the action for each object, then the parts that were taken over and the
+// notes.
 func printMigrated(w io.Writer, report []migrated, dryRun bool) error {
 	if len(report) == 0 {
 		return say(w, "There is nothing to take over.\n")

@@ -19,13 +19,14 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// naming is what the arguments of a command name, as kubectl reads them: TYPE[,TYPE] [NAME ...], or TYPE/NAME ....
+// naming are the objects that arguments name, in the syntax of kubectl: TYPE[,TYPE] [NAME ...],
+// or TYPE/NAME ....
 type naming struct {
-	types []string            // in the order in which they are named
+	types []string            // in the order of the arguments
 	names map[string][]string // by type; empty: all
 }
 
-// parseNamed reads arguments.
+// parseNamed parses arguments.
 func parseNamed(args []string) (*naming, error) {
 	n := &naming{names: map[string][]string{}}
 	add := func(kind, name string) error {
@@ -65,10 +66,11 @@ func parseNamed(args []string) (*naming, error) {
 	return n, nil
 }
 
-// byName is true if names were named.
+// byName reports whether the arguments have names.
 func (n *naming) byName() bool { return len(n.names) > 0 }
 
-// narrowed has the fleet answer for some clusters and names: in the fleet a name is no one object, so those of a name are a list of those that have it.
+// narrowed restricts requests to the fleet to some clusters and names. In the fleet several
+// clusters may have an object of a name, so a name selects a list.
 type narrowed struct {
 	root     string // path of the fleet
 	clusters []string
@@ -76,7 +78,7 @@ type narrowed struct {
 	found    map[schema.GroupResource]map[string]bool
 }
 
-// wrap adds what narrows to lists.
+// wrap adds the restriction to lists, and records which names are found.
 func (n *narrowed) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		of, ok := listed(r.URL.Path, n.root)
@@ -103,7 +105,7 @@ func (n *narrowed) wrap(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// note keeps which names an answer has.
+// note records the names in a response.
 func (n *narrowed) note(of schema.GroupResource, answer *http.Response) error {
 	body, err := io.ReadAll(answer.Body)
 	err = errors.Join(err, answer.Body.Close())
@@ -137,7 +139,7 @@ func (n *narrowed) note(of schema.GroupResource, answer *http.Response) error {
 	return nil
 }
 
-// listed says of which type a path below a root is a list.
+// listed returns the type if a path below root is a list.
 func listed(path, root string) (schema.GroupResource, bool) {
 	inside, ok := strings.CutPrefix(path, root+"/")
 	segments := strings.Split(strings.Trim(inside, "/"), "/")
@@ -158,7 +160,8 @@ func listed(path, root string) (schema.GroupResource, bool) {
 	return schema.GroupResource{Group: group, Resource: segments[0]}, len(segments) == 1
 }
 
-// clustersOf are the clusters in which the caller sees objects of a type, in a namespace or all, as far as parameters select them.
+// clustersOf returns the clusters in which the caller sees objects of a type that the parameters
+// select. namespace may be "", for all.
 func (c *fleetClient) clustersOf(ctx context.Context, m *meta.RESTMapping, namespace string, parameters url.Values) ([]string, error) {
 	if m.Scope.Name() == meta.RESTScopeNameRoot {
 		namespace = ""

@@ -34,7 +34,7 @@ theirs is in "kubectl get operationslices".`,
 	return cmd
 }
 
-// oneOperation wants exactly one argument, the name of an operation.
+// oneOperation requires exactly one argument, the name of an operation.
 func oneOperation(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError{fmt.Errorf("want exactly one argument, the operation's name; see %q", cmd.CommandPath()+" --help")}
@@ -42,7 +42,7 @@ func oneOperation(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// operation finds an operation by its name, which is that of its cluster and a number.
+// operation returns the operation with a name, which consists of its cluster and a number.
 func (f *stateFlags) operation(ctx context.Context, name string) (*lifecyclev1alpha1.Operation, error) {
 	i := max(strings.LastIndex(name, "-"), 0)
 	if err := checkName(name[:i]); err != nil {
@@ -102,10 +102,11 @@ func (f *stateFlags) printOperations(ctx context.Context, w io.Writer, ops []lif
 	return t.Flush()
 }
 
-// interrupted is what a run is called that was killed: its record says Running, and no process runs it.
+// interrupted is the phase that is shown for a killed run: its record says Running, and no
+// process runs it.
 const interrupted = "Interrupted"
 
-// phase of a run, for people.
+// phase returns the phase of a run, for people.
 func (f *stateFlags) phase(ctx context.Context, op *lifecyclev1alpha1.Operation) string {
 	if op.Status.Phase == lifecyclev1alpha1.PhaseRunning && f.idle(ctx, op) {
 		return interrupted
@@ -206,7 +207,7 @@ func (f *stateFlags) printOperation(ctx context.Context, w io.Writer, op *lifecy
 	return nil
 }
 
-// spansOf says how long each host was at work, from its first step to its last.
+// spansOf returns the time from the first step to the last, by host.
 func spansOf(steps []lifecyclev1alpha1.StepRecord) map[string]string {
 	first, last := map[string]metav1.MicroTime{}, map[string]metav1.MicroTime{}
 	for _, r := range steps {
@@ -224,7 +225,7 @@ func spansOf(steps []lifecyclev1alpha1.StepRecord) map[string]string {
 	return spans
 }
 
-// canResume reports whether there is something left of a run.
+// canResume reports whether a run is neither complete nor canceled.
 func canResume(op *lifecyclev1alpha1.Operation) bool {
 	return op.Status.Phase != lifecyclev1alpha1.PhaseSucceeded && op.Status.Phase != lifecyclev1alpha1.PhaseCanceled
 }
@@ -309,7 +310,7 @@ goes on from there, and "orrery cluster delete" takes it back.`,
 	return cmd
 }
 
-// stop asks the process that runs an operation to stop. If none does, the record is closed here.
+// stop asks the process that runs an operation to stop. If there is none, it closes the record.
 func (f *stateFlags) stop(ctx context.Context, s streams, name string, phase lifecyclev1alpha1.Phase, ask func(*lifecyclev1alpha1.OperationSpec)) error {
 	op, err := f.operation(ctx, name)
 	if err != nil {
@@ -327,7 +328,7 @@ func (f *stateFlags) stop(ctx context.Context, s streams, name string, phase lif
 		return say(s.out, "operation %s is asked to stop after the steps that are under way\n", name)
 	}
 	defer unlock()
-	// It may have ended between the question and the lock.
+	// The operation may have ended before the lock was taken.
 	if op, err = files.Operation(ctx, name); err != nil {
 		return err
 	}
@@ -340,7 +341,7 @@ func (f *stateFlags) stop(ctx context.Context, s streams, name string, phase lif
 	return say(s.out, "operation %s is %s\n", name, op.Status.Phase)
 }
 
-// closeRecord records that a run that no process runs goes on no more.
+// closeRecord records that a run which no process runs has stopped.
 func closeRecord(op *lifecyclev1alpha1.Operation, phase lifecyclev1alpha1.Phase) {
 	st := &op.Status
 	st.Phase, st.Estimate = phase, nil

@@ -31,15 +31,17 @@ import (
 
 // Reasons why a copy is an orphan.
 const (
-	// orphanNoBinding: the hub does not have the binding that placed it.
+	// orphanNoBinding: the hub does not have the binding that placed the copy.
 	orphanNoBinding = "NoBinding"
-	// orphanEarlierJoin: it was placed when the cluster was joined before, and is placed there no more.
+	// orphanEarlierJoin: the copy was placed during an earlier membership of the cluster, and is
+	// not placed there any more.
 	orphanEarlierJoin = "EarlierJoin"
-	// orphanLeftAtUnjoin: the cluster was unjoined and has joined again, and the template is gone.
+	// orphanLeftAtUnjoin: the cluster was unjoined and has joined again, and the template does
+	// not exist any more.
 	orphanLeftAtUnjoin = "LeftAtUnjoin"
 )
 
-// orphan is a copy in a member that nothing on the hub names.
+// orphan is a copy in a member that nothing on the hub refers to.
 type orphan struct {
 	Cluster   string `json:"cluster"`
 	Group     string `json:"group,omitempty"`
@@ -50,14 +52,14 @@ type orphan struct {
 	Reason    string `json:"reason"`
 
 	UID types.UID `json:"uid"`
-	// ResourceVersion is that of the object in its cluster.
+	// ResourceVersion is the version of the object in its cluster.
 	ResourceVersion string `json:"resourceVersion"`
 
 	kind   string // of the type
 	before bool   // the object was in the cluster before the hub placed it
 }
 
-// String is CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
+// String returns CLUSTER/RESOURCE.GROUP/NAMESPACE/NAME.
 func (o *orphan) String() string {
 	return strings.Join(o.parts(), "/")
 }
@@ -67,16 +69,18 @@ func (o *orphan) parts() []string {
 	return slices.DeleteFunc([]string{o.Cluster, resource, o.Namespace, o.Name}, func(s string) bool { return s == "" })
 }
 
-// placedOnHub is what the hub says of where objects belong.
+// placedOnHub is the state of the hub about placements.
 type placedOnHub struct {
 	clusters map[string]types.UID
-	// bindings by UID: the clusters that each names, also those that it is leaving.
+	// bindings are, by UID, the clusters of each binding, also those that it is being removed
+	// from.
 	bindings map[types.UID]map[string]bool
 	// templates that have a binding.
 	templates map[binding.Template]bool
-	// hub is its id.
+	// hub is the ID of the hub.
 	hub string
-	// key by which the hub knows its own copies: those of another hub in the same cluster are none of its orphans.
+	// key with which the hub recognizes its own copies. Copies of another hub in the same
+	// cluster are not its orphans.
 	key mark.Key
 }
 
@@ -120,14 +124,15 @@ func readPlaced(ctx context.Context, c client.Client, unseen *missed) (*placedOn
 	return p, nil
 }
 
-// orphaned says why a copy in a cluster is an orphan; empty if it is none. What a controller made of a copy, with its marks, is none.
+// orphaned returns why a copy in a cluster is an orphan; empty if it is not. An object that a
+// controller created from a copy, with the marks of the copy, is not an orphan.
 func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 	if metav1.GetControllerOf(o) != nil {
 		return ""
 	}
 	source, err := p.key.Verify(o.GetAnnotations()[workv1alpha2.SourceAnnotation])
 	if err != nil {
-		return "" // another hub's, or one that only copied the label
+		return "" // of another hub, or only the label was copied
 	}
 	named, known := p.bindings[types.UID(o.GetLabels()[workv1alpha2.BindingLabel])]
 	switch {
@@ -140,8 +145,9 @@ func (p *placedOnHub) orphaned(cluster string, o metav1.Object) string {
 	}
 }
 
-// findOrphans asks the fleet for every object with our mark. Types that could not be asked for are in the error, beside what
-// was found of the others; clusters and types that the fleet cannot answer for are in warnings.
+// findOrphans requests every object with the mark of the hub from the fleet. The error contains
+// the types that could not be read; found has the orphans of the others. Clusters and types that
+// the fleet has no data for are in warnings.
 func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster string) (found []orphan, warnings []string, _ error) {
 	unseen := &missed{}
 	fleet := rest.CopyConfig(cfg)
@@ -155,7 +161,8 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 	if err != nil {
 		return nil, nil, fmt.Errorf("reach the fleet: %w", err)
 	}
-	// Copies first: a binding that is made in between is known, and what it has placed is no orphan.
+	// Copies are read first: a binding that is created meanwhile is then known, and its copies
+	// are no orphans.
 	lists, problem := served.ServerPreferredResources()
 	var copies []copied
 	var unlisted leftOut
@@ -177,7 +184,7 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 				if !unlisted.take(schema.GroupResource{Group: gv.Group, Resource: r.Name}, err) {
 					problem = errors.Join(problem, err)
 				}
-				break // the second list of the type would say the same
+				break // the second list of the type would fail in the same way
 			}
 		}
 	}
@@ -210,7 +217,7 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 		found = append(found, orphan{
 			Cluster: in, Group: o.resource.Group, Version: o.resource.Version, Resource: o.resource.Resource,
 			Namespace: o.Namespace, Name: o.Name, Reason: reason, UID: o.UID,
-			// Its own resourceVersion is one of the fleet.
+			// In the list, the resourceVersion is one of the fleet.
 			ResourceVersion: o.Annotations[fleetv1alpha1.ResourceVersionAnnotation],
 			kind:            o.kind, before: o.Annotations[workv1alpha2.OriginAnnotation] != "",
 		})
@@ -219,7 +226,8 @@ func findOrphans(ctx context.Context, cfg *rest.Config, c client.Client, cluster
 	return found, unseen.about(cluster, placed), errors.Join(problem, unlisted.err())
 }
 
-// remove deletes an orphan in its cluster, as the caller there, unless it has changed since it was listed.
+// remove deletes an orphan in its cluster with the rights of the caller there. It fails if the
+// object has changed since it was listed.
 func (o *orphan) remove(ctx context.Context, cfg *rest.Config) error {
 	if why := o.stays(); why != "" {
 		return fmt.Errorf("%s stays: %s", o, why)
@@ -311,7 +319,8 @@ exit code stays 0. An answer without such a warning is complete.`,
 	return cmd
 }
 
-// printOrphans prints orphans for people. Without whole some of the fleet was not looked at.
+// printOrphans prints orphans for people. whole is false if a part of the fleet could not be
+// read.
 func printOrphans(s streams, output string, found []orphan, whole bool) error {
 	w := s.out
 	if output == outputName {

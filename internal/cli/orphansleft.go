@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/mark"
 )
 
-// copied is an object in a member that carries a mark of ours.
+// copied is an object in a member with a mark of a hub.
 type copied struct {
 	metav1.PartialObjectMetadata
 
@@ -24,7 +24,8 @@ type copied struct {
 	kind     string
 }
 
-// marked selects what carries the mark of a placement, and what carries the mark that an unjoin leaves.
+// marked returns options that select objects with the mark of a placement, and objects with the
+// mark that an unjoin leaves.
 func marked() []metav1.ListOptions {
 	return []metav1.ListOptions{
 		{LabelSelector: workv1alpha2.BindingLabel},
@@ -32,12 +33,13 @@ func marked() []metav1.ListOptions {
 	}
 }
 
-// measures reports whether the types of an API group are measurements, which nothing places.
+// measures reports whether the types of an API group are measurements, which cannot be placed.
 func measures(group string) bool {
 	return group == "metrics.k8s.io" || strings.HasSuffix(group, ".metrics.k8s.io")
 }
 
-// listCopies lists the objects of a type in all clusters, page by page. On an error it returns what it has listed until then.
+// listCopies lists the objects of a type in all clusters, page by page. With an error it returns
+// the pages that it has read.
 func listCopies(
 	ctx context.Context, fleet metadata.Interface, resource schema.GroupVersionResource, kind string, options metav1.ListOptions,
 ) (copies []copied, err error) {
@@ -60,10 +62,12 @@ func (o *copied) template() binding.Template {
 	return binding.Template{GroupKind: schema.GroupKind{Group: o.resource.Group, Kind: o.kind}, Namespace: o.Namespace, Name: o.Name}
 }
 
-// leftAtUnjoin reports whether an object is a copy that this hub made, and left in a cluster that was unjoined and is a member again. An object
-// whose template has a binding is none: the hub takes it back as soon as the binding names the cluster. Nor is an object that was in the cluster
-// before the hub, one that was left on purpose in a cluster that stayed, a namespace that the hub made for its copies, or one that a
-// controller made of a copy, with its annotations.
+// leftAtUnjoin reports whether an object is a copy that this hub created, and that stayed in a
+// cluster when it was unjoined and has joined again. It is false if the template has a binding:
+// the hub takes the copy over as soon as the binding names the cluster. It is also false for an
+// object that was in the cluster before the hub, for one that was left on purpose in a cluster
+// that stayed, for a namespace that the hub created for its copies, and for an object that a
+// controller created from a copy, with its annotations.
 func (p *placedOnHub) leftAtUnjoin(cluster string, o *copied) bool {
 	if metav1.GetControllerOf(o) != nil || p.templates[o.template()] || p.clusters[cluster] == "" {
 		return false
@@ -76,7 +80,8 @@ func (p *placedOnHub) leftAtUnjoin(cluster string, o *copied) bool {
 	return err == nil && source.Cluster != ""
 }
 
-// hasTemplate reports whether the hub has an object of the kind, namespace and name of a copy, which a policy may place at any time.
+// hasTemplate reports whether the hub has an object of the kind, namespace and name of a copy. A
+// policy could place such an object at any time.
 func hasTemplate(ctx context.Context, hub metadata.Interface, mapper meta.RESTMapper, o *copied) (bool, error) {
 	of := o.template()
 	mapping, err := mapper.RESTMapping(of.GroupKind)
@@ -95,7 +100,7 @@ func hasTemplate(ctx context.Context, hub metadata.Interface, mapper meta.RESTMa
 	return true, nil
 }
 
-// stays says why an orphan is not deleted; empty if it may be.
+// stays returns why an orphan is not deleted; empty if it may be deleted.
 func (o *orphan) stays() string {
 	switch resource := (schema.GroupResource{Group: o.Group, Resource: o.Resource}); {
 	case o.before:

@@ -13,18 +13,18 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// mostMissed is how many warnings of what was not looked at are printed before the rest is counted.
+// mostMissed is the maximum number of warnings that are printed. Further ones are only counted.
 const mostMissed = 20
 
-// missed collects what the fleet says that it cannot answer for, each text once. It implements
+// missed collects warnings of the fleet about missing data, each once. It implements
 // rest.WarningHandlerWithContext.
 type missed struct {
 	mu    sync.Mutex
 	texts []string
 }
 
-// HandleWarningHeaderWithContext takes a warning of an answer. Only code 299 is one of an API
-// server's.
+// HandleWarningHeaderWithContext takes a warning of a response. Only code 299 is from an API
+// server.
 func (m *missed) HandleWarningHeaderWithContext(_ context.Context, code int, _, text string) {
 	if code == 299 && text != "" {
 		m.add(text)
@@ -39,8 +39,8 @@ func (m *missed) add(text string) {
 	}
 }
 
-// clusters adds those of the hub's clusters in which some types are not known, because the API of
-// these does not answer.
+// clusters adds the clusters of the hub with some unknown types, because the API for these does
+// not respond.
 func (m *missed) clusters(all []clusterv1alpha1.Cluster) {
 	for i := range all {
 		c := meta.FindStatusCondition(all[i].Status.Conditions, clusterv1alpha1.ConditionAPIsComplete)
@@ -50,8 +50,8 @@ func (m *missed) clusters(all []clusterv1alpha1.Cluster) {
 	}
 }
 
-// onlyMeasures reports whether the versions that end the message of APIsComplete are measurements,
-// which nothing places.
+// onlyMeasures reports whether all versions at the end of the message of APIsComplete are
+// measurements, which cannot be placed.
 func onlyMeasures(message string) bool {
 	_, versions, _ := strings.Cut(message, ": ")
 	return !slices.ContainsFunc(strings.Split(versions, ", "), func(version string) bool {
@@ -60,7 +60,8 @@ func onlyMeasures(message string) bool {
 	})
 }
 
-// about returns what matters to a cluster, "" for all: not what names other clusters alone.
+// about returns the warnings for a cluster ("": all). It leaves out warnings that name only
+// other clusters.
 func (m *missed) about(cluster string, p *placedOnHub) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +72,7 @@ func (m *missed) about(cluster string, p *placedOnHub) []string {
 		names := strings.FieldsFunc(text, func(r rune) bool { return r != '-' && r != '.' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 		of := func(name string) bool { return slices.Contains(names, name) }
 		if strings.Contains(text, " more") {
-			return false // a list of clusters that was cut may have this one
+			return false // a shortened list of clusters may contain this cluster
 		}
 		for name := range p.clusters {
 			if name != cluster && of(name) && !of(cluster) {
@@ -82,7 +83,7 @@ func (m *missed) about(cluster string, p *placedOnHub) []string {
 	})
 }
 
-// warnOf prints what was not looked at as other commands print the warnings of the hub.
+// warnOf prints warnings in the same format as other commands.
 func (s streams) warnOf(texts []string) error {
 	for i, text := range texts {
 		if i == mostMissed {

@@ -27,14 +27,15 @@ const (
 	outputWide  = "wide"
 	outputJSON  = "json"
 	outputYAML  = "yaml"
-	outputName  = "name" // for scripts; not of every command
+	outputName  = "name" // for scripts; only some commands have it
 )
 
-// addOutput adds the flag -o, which is checked before the command runs. Some commands have more formats than all have.
+// addOutput adds the flag -o, which is checked before the command runs. more are formats that
+// only this command has.
 func addOutput(cmd *cobra.Command, output *string, more ...string) {
 	formats := append([]string{outputTable, outputWide, outputJSON, outputYAML}, more...)
 	cmd.Flags().StringVarP(output, "output", "o", outputTable, "how to print: "+strings.Join(formats, ", "))
-	// It fails for a flag that is not there, or has one already.
+	// It fails if the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if !slices.Contains(formats, *output) {
@@ -44,7 +45,7 @@ func addOutput(cmd *cobra.Command, output *string, more ...string) {
 	}
 }
 
-// printValue prints v as JSON or YAML, or with table in the other formats.
+// printValue prints v as JSON or YAML; for other formats it calls table.
 func printValue(w io.Writer, output string, v any, table func(io.Writer) error) error {
 	switch output {
 	case outputJSON:
@@ -56,7 +57,7 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 		if err != nil {
 			return err
 		}
-		// YAML refuses control characters as they are.
+		// YAML does not allow unescaped control characters.
 		if b, err = yaml.JSONToYAML(neutral.JSONForYAML(b)); err != nil {
 			return err
 		}
@@ -67,8 +68,8 @@ func printValue(w io.Writer, output string, v any, table func(io.Writer) error) 
 	}
 }
 
-// printList prints the objects of a cluster-scoped resource: as the API server's own
-// table, or as the objects.
+// printList prints the objects of a cluster-scoped resource: as the table of the API server, or
+// as objects.
 func printList(ctx context.Context, s streams, cfg *rest.Config, gvr schema.GroupVersionResource, output string, noHeaders bool) error {
 	w := s.out
 	if output == outputJSON || output == outputYAML {

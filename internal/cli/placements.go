@@ -14,19 +14,19 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// placement is one object in one cluster, as its binding tells it.
+// placement is one object in one cluster, with the state from its binding.
 type placement struct {
 	Namespace string `json:"namespace,omitempty"`
 	Kind      string `json:"kind"`
 	Name      string `json:"name"`
 	Cluster   string `json:"cluster"`
-	// Replicas asked for there; absent for kinds without replicas.
+	// Replicas is the requested number there; nil for kinds without replicas.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// State is Healthy, Unhealthy, Unknown, Applying, or why the cluster refused.
+	// State is Healthy, Unhealthy, Unknown, Applying, or the message of the cluster's refusal.
 	State string `json:"state"`
 }
 
-// placements lists what is placed in a cluster, or in every cluster when it is empty.
+// placements returns what is placed in a cluster; "": in every cluster.
 func placements(ctx context.Context, c client.Client, cluster string) ([]placement, error) {
 	bindings, err := listBindings(ctx, c)
 	if err != nil {
@@ -52,7 +52,7 @@ func placements(ctx context.Context, c client.Client, cluster string) ([]placeme
 	return placed, nil
 }
 
-// listBindings lists those of both scopes.
+// listBindings lists the bindings of both scopes.
 func listBindings(ctx context.Context, c client.Client) ([]*workv1alpha2.ResourceBinding, error) {
 	var namespaced workv1alpha2.ResourceBindingList
 	if err := c.List(ctx, &namespaced); err != nil {

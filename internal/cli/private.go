@@ -2,6 +2,6 @@ package cli
 
 import "golang.org/x/sys/unix"
 
-// keepPrivate makes every file that this process and its children create from now on accessible to
-// their user only. A command calls it that runs a hub or clusters, whose files hold credentials.
+// keepPrivate makes all new files of this process and its children accessible to their user
+// only. Commands that run a hub or clusters call it, because their files contain credentials.
 func keepPrivate() { unix.Umask(0o077) }

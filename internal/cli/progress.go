@@ -13,8 +13,8 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// progress says what is being waited for: on a terminal one line that is rewritten,
-// elsewhere a line whenever another step begins.
+// progress shows what a command waits for: on a terminal in one line that is rewritten,
+// elsewhere as a new line for each step.
 type progress struct {
 	mu       sync.Mutex
 	w        io.Writer
@@ -35,7 +35,8 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-// step says what is being waited for. Messages of one step differ after a colon.
+// step shows a message. The text before a colon names the step; a change after it is not a new
+// step.
 func (p *progress) step(message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -49,12 +50,12 @@ func (p *progress) step(message string) {
 	}
 	step, _, _ := strings.Cut(message, ":")
 	if step != p.last {
-		_ = say(p.w, "[%3s] %s\n", elapsed, step) // progress is a courtesy
+		_ = say(p.w, "[%3s] %s\n", elapsed, step) // errors are ignored: the progress is optional
 		p.last = step
 	}
 }
 
-// done ends the line.
+// done clears the line.
 func (p *progress) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

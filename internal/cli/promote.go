@@ -73,16 +73,18 @@ ClusterPropagationPolicy instead, which is an administrator's to make and needs 
 	return cmd
 }
 
-// promotion is what is made of an object.
+// promotion has the objects to create for a promoted object.
 type promotion struct {
-	cluster   string
-	live      *unstructured.Unstructured
-	template  *unstructured.Unstructured
-	policy    client.Object
-	kind      string                            // of policy, which forgets it when it is made
-	ours      *policyv1alpha1.PropagationPolicy // policy, whichever kind it is
-	namespace *corev1.Namespace                 // nil: there is none, or the hub has it
-	there     bool                              // the hub had the template before
+	cluster  string
+	live     *unstructured.Unstructured
+	template *unstructured.Unstructured
+	policy   client.Object
+	// the kind of policy, which loses it when it is created
+	kind string
+	// the PropagationPolicy of policy, which may be cluster-scoped
+	ours      *policyv1alpha1.PropagationPolicy
+	namespace *corev1.Namespace // nil: not needed
+	there     bool              // the hub already had the template
 }
 
 func (p *promoting) run(ctx context.Context, args []string) error {
@@ -118,7 +120,7 @@ func (p *promoting) run(ctx context.Context, args []string) error {
 	return p.wait(ctx, c, m)
 }
 
-// plan says what is to be made, and refuses what must not be.
+// plan returns the objects to create, or an error if the object must not be promoted.
 func (p *promoting) plan(ctx context.Context, h *hubAPI, c client.Client, cluster, what string) (*promotion, error) {
 	at, err := h.member(cluster, p.namespace)
 	if err != nil {
@@ -158,7 +160,7 @@ func (p *promoting) plan(ctx context.Context, h *hubAPI, c client.Client, cluste
 	return m, p.check(ctx, c, m, members)
 }
 
-// makePolicy places the object where it is.
+// makePolicy sets the policy, which places the object in its cluster.
 func (p *promoting) makePolicy(m *promotion) {
 	gvk, namespace := m.template.GroupVersionKind(), m.template.GetNamespace()
 	spec := policyv1alpha1.PropagationSpec{
@@ -183,7 +185,8 @@ func (p *promoting) makePolicy(m *promotion) {
 	m.policy, m.kind, m.ours = o, o.Kind, o.Propagation()
 }
 
-// check asks the hub what it has already: all of it is from an earlier run, or stands in the way.
+// check compares with the objects that the hub already has. They must be from an earlier run;
+// others conflict and are an error.
 func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, members dynamic.Interface) error {
 	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
 	hasPolicy, err := p.hasPolicy(ctx, c, m)
@@ -202,7 +205,7 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 		return fmt.Errorf("the hub has the %s %q already, and %s %s is not what places it: write a policy that does", m.template.GetKind(), m.template.GetName(), kind, name.Name)
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("ask the hub for %s %q: %w", m.template.GetKind(), m.template.GetName(), err)
-	case err != nil: // it would be placed as soon as it is made
+	case err != nil: // the template would be placed as soon as it is created
 		if err := m.first(ctx, c); err != nil {
 			return err
 		}
@@ -221,7 +224,8 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 	if kind != "PropagationPolicy" || on.Labels[workv1alpha2.AllowTakeOverLabel] == "true" {
 		return nil
 	}
-	// Who may not read the member's namespace is not told whose it is; the hub decides in any case.
+	// For a caller that may not read the namespace in the member, its owner is unknown. The hub
+	// decides in any case.
 	there, err := members.Resource(corev1.SchemeGroupVersion.WithResource("namespaces")).Get(ctx, namespace, metav1.GetOptions{})
 	if err == nil && there.GetLabels()[workv1alpha2.NamespaceLabel] == "" {
 		return fmt.Errorf("policies of namespace %s may not adopt what others made in cluster %s: have an administrator give that Namespace of the hub the label %s=true, or use --cluster-policy",
@@ -230,14 +234,16 @@ func (p *promoting) check(ctx context.Context, c client.Client, m *promotion, me
 	return nil
 }
 
-// first is an error if the policy would not be the one that places the template: another that does could roll it out elsewhere.
+// first returns an error if another policy would place the template: that policy could roll it
+// out to other clusters.
 func (m *promotion) first(ctx context.Context, c client.Client) error {
 	policies, err := m.rivals(ctx, c)
 	if err != nil {
 		return err
 	}
 	index := policy.NewIndex(policies...)
-	if _, has := index.Get(policy.Name(m.ours)); !has { // that of an earlier run may have got another priority since
+	// the policy of an earlier run may have another priority now
+	if _, has := index.Get(policy.Name(m.ours)); !has {
 		index.Set(m.ours)
 	}
 	claims := index.Claims(m.template)
@@ -250,7 +256,9 @@ func (m *promotion) first(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// rivals are the policies of the hub that could come before ours. Cluster-wide ones never come before one of a namespace, whose owners need not be able to list them.
+// rivals returns the policies of the hub that could have precedence over ours. Cluster-wide
+// policies never have precedence over one of a namespace, whose owners need not be able to list
+// them.
 func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*policyv1alpha1.PropagationPolicy, err error) {
 	untold := func(what string, err error) error {
 		if apierrors.IsForbidden(err) {
@@ -279,12 +287,13 @@ func (m *promotion) rivals(ctx context.Context, c client.Client) (policies []*po
 	return policies, nil
 }
 
-// decidedBy is an error: another policy places the template.
+// decidedBy returns the error that another policy places the template.
 func (m *promotion) decidedBy(kind, name string) error {
 	return fmt.Errorf("%s %s selects it, too, and comes first: it decides where %s %q belongs", kind, name, m.template.GetKind(), m.template.GetName())
 }
 
-// hasPolicy says whether the hub has the policy, from an earlier run; an error if it has another one of the name.
+// hasPolicy reports whether the hub has the policy from an earlier run. It returns an error if
+// the hub has another policy of the same name.
 func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) (bool, error) {
 	kind, name := m.kind, client.ObjectKeyFromObject(m.policy)
 	var has policyv1alpha1.PropagationSpec
@@ -304,13 +313,14 @@ func (*promoting) hasPolicy(ctx context.Context, c client.Client, m *promotion) 
 	case err != nil:
 		return false, fmt.Errorf("ask the hub for %s %s: %w", kind, name.Name, err)
 	case !equality.Semantic.DeepEqual(has.ResourceSelectors, m.ours.Spec.ResourceSelectors) || !equality.Semantic.DeepDerivative(m.ours.Spec.Placement, has.Placement),
-		cmp.Or(has.ConflictResolution, policyv1alpha1.ConflictAbort) != policyv1alpha1.ConflictAbort: // it would overwrite what differs
+		// it would overwrite differences
+		cmp.Or(has.ConflictResolution, policyv1alpha1.ConflictAbort) != policyv1alpha1.ConflictAbort:
 		return true, fmt.Errorf("the hub has another %s %s: give this one a name with --policy-name", kind, name.Name)
 	}
 	return true, nil
 }
 
-// print prints what would be made, in the order in which it would.
+// print prints the objects that would be created, in their order.
 func (m *promotion) print(w io.Writer) error {
 	var all []any
 	if m.namespace != nil {
@@ -332,7 +342,8 @@ func (m *promotion) print(w io.Writer) error {
 	return nil
 }
 
-// make makes what there is not. The policy is first: a template that no policy of ours selects could be placed elsewhere by another.
+// make creates the objects that do not exist. The policy is first: without it, another policy
+// could place the template elsewhere.
 func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) error {
 	template := m.template.DeepCopy()
 	objects := []client.Object{m.policy, template}
@@ -343,7 +354,7 @@ func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) err
 		gvk := o.GetObjectKind().GroupVersionKind()
 		did := "created"
 		err := c.Create(ctx, o, client.FieldOwner("orrery-promote"))
-		if apierrors.IsAlreadyExists(err) { // it was there when it was looked for, and was found right
+		if apierrors.IsAlreadyExists(err) { // check accepted the existing object
 			did, err = "is there", nil
 			m.there = m.there || o == client.Object(template)
 		}
@@ -361,7 +372,7 @@ func (p *promoting) make(ctx context.Context, c client.Client, m *promotion) err
 	return nil
 }
 
-// wait waits until the hub has adopted the object, or says why it has not.
+// wait waits until the hub has adopted the object, and returns an error if it does not.
 func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) error {
 	const often = 250 * time.Millisecond
 	kind, name := m.template.GetKind(), m.template.GetName()
@@ -396,13 +407,13 @@ func (p *promoting) wait(ctx context.Context, c client.Client, m *promotion) err
 		return err
 	}
 	kept := ", which keeps it as it was"
-	if m.there { // and was not compared
+	if m.there { // the existing template was not compared
 		kept = ""
 	}
 	return say(p.out, "%s %s is placed in cluster %s%s\n", kind, name, m.cluster, kept)
 }
 
-// bindingOf finds the binding of a template; nil if there is none yet.
+// bindingOf returns the binding of a template; nil if there is none yet.
 func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (*workv1alpha2.ResourceBinding, error) {
 	is := func(of workv1alpha2.ObjectReference) bool {
 		return of.APIVersion == template.GetAPIVersion() && of.Kind == template.GetKind() && of.Name == template.GetName()

@@ -37,21 +37,21 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// reaching are the flags of commands that do in the fleet what kubectl does in a cluster.
+// reaching are the flags of commands that do for the fleet what kubectl does for a cluster.
 type reaching struct {
 	streams
 
 	hub       hubFlags
-	clusters  []string // names, and patterns of them
-	namespace string   // empty: that of the context
-	all       bool     // in every namespace
+	clusters  []string // names and patterns
+	namespace string   // empty: the namespace of the context
+	all       bool     // all namespaces
 }
 
 func (r *reaching) add(cmd *cobra.Command, clusters string) {
 	r.hub.add(cmd)
 	cmd.Flags().StringVarP(&r.namespace, "namespace", "n", "", "where the objects are (default: the namespace of the context, or default)")
 	cmd.Flags().StringSliceVarP(&r.clusters, "cluster", "C", nil, clusters)
-	// They fail for a flag that is not there, or has one already.
+	// Errors mean that the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("cluster", r.hub.completeClusterFlag)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", r.hub.completeNamespaces)
 }
@@ -60,19 +60,20 @@ func (r *reaching) addAll(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&r.all, "all-namespaces", "A", false, "in every namespace")
 }
 
-// kube are the streams, for kubectl's commands.
+// kube returns the streams for commands of kubectl.
 func (s streams) kube() genericiooptions.IOStreams {
 	return genericiooptions.IOStreams{In: s.in, Out: s.out, ErrOut: s.err}
 }
 
-// hubAPI is how a hub is reached, as the caller.
+// hubAPI is the access to a hub with the credentials of the caller.
 type hubAPI struct {
-	config    *rest.Config // of its root
-	path      string       // of the kubeconfig
-	namespace string       // of the context
+	config    *rest.Config // for the root of the hub
+	path      string       // path of the kubeconfig
+	namespace string       // namespace of the context
 }
 
-// api reaches the hub. Requests end with the context; warnings are written to w, each once.
+// api returns the access to the hub. Requests end with ctx. Warnings are written to w, each
+// once.
 func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	c, path, err := f.load()
 	if err != nil {
@@ -92,14 +93,17 @@ func (f *hubFlags) api(ctx context.Context, w io.Writer) (*hubAPI, error) {
 	return &hubAPI{config: cfg, path: path, namespace: namespace}, nil
 }
 
-// unreachedError says that the hub did not answer a request, or does not know who asks: which hub, from where, and what to do. Commands end with it alone,
-// whatever they were about.
+// unreachedError is the error that the hub did not respond, or does not accept the credentials.
+// It names the hub and the kubeconfig, and says what to do. A command ends with this error
+// alone, and drops all its other errors.
 type unreachedError struct{ error }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e unreachedError) Unwrap() error { return e.error }
 
-// telling has requests to the hub at an address, which is from a kubeconfig at a path, fail so. What a member says to the hub is not about this kubeconfig.
+// telling returns a wrapper that makes requests to the hub fail with unreachedError and similar
+// errors. host is the address of the hub, path the kubeconfig that has it. A 401 of a member is
+// passed on, because it is not about this kubeconfig.
 func telling(host, path string) transport.WrapperFunc {
 	var server serverOutage
 	return func(next http.RoundTripper) http.RoundTripper {
@@ -126,10 +130,10 @@ func telling(host, path string) transport.WrapperFunc {
 	}
 }
 
-// quiet has client-go not log to standard error what commands tell themselves.
+// quiet stops client-go from logging to standard error, since commands print errors themselves.
 var quiet = sync.OnceFunc(func() { klog.SetLogger(logr.Discard()) })
 
-// hubRoot is the root of a hub, of which a context may name a part: the fleet or a member.
+// hubRoot returns the root of the hub for an address that may be of its fleet or of a member.
 func hubRoot(host string) string {
 	root, _, _ := strings.Cut(host, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 	return strings.TrimSuffix(root, "/")
@@ -140,7 +144,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// until has requests end with a context: kubectl's commands begin them with one that does not end.
+// until makes requests end with a context: commands of kubectl use a context that does not end.
 func until(ctx context.Context) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -151,22 +155,22 @@ func until(ctx context.Context) func(http.RoundTripper) http.RoundTripper {
 	}
 }
 
-// below is an API at a path of the hub, as kubectl's commands ask for one.
+// below is an API at a path of the hub, for commands of kubectl.
 type below struct {
 	config    *rest.Config
 	namespace string
-	named     bool // the namespace was asked for
+	named     bool // the user named the namespace
 	served    discovery.CachedDiscoveryInterface
 }
 
-// below returns the API at a path. Requests go through what wraps them.
+// below returns the API at a path of the hub. wrap are added to the transport.
 func (h *hubAPI) below(path, namespace string, wrap ...transport.WrapperFunc) (*below, error) {
 	b := &below{config: rest.CopyConfig(h.config), namespace: h.namespace}
 	b.config.Host += path
 	for _, w := range wrap {
 		b.config.Wrap(w)
 	}
-	// As kubectl has it: exec and attach make clients of the core group of what they are given.
+	// As in kubectl: exec and attach create clients of the core group from this config.
 	b.config.APIPath, b.config.GroupVersion, b.config.NegotiatedSerializer = "/api", &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
 	if namespace != "" {
 		b.namespace, b.named = namespace, true
@@ -179,12 +183,13 @@ func (h *hubAPI) below(path, namespace string, wrap ...transport.WrapperFunc) (*
 	return b, nil
 }
 
-// member is a cluster itself, through the hub.
+// member returns the API of a cluster, through the proxy of the hub.
 func (h *hubAPI) member(cluster, namespace string) (*below, error) {
 	return h.below(fleetv1alpha1.ClustersPath+"/"+url.PathEscape(cluster)+"/proxy", namespace, onceOnly)
 }
 
-// onceOnly has a cluster that is away be told at once: clients ask ten times of whoever says when to ask again.
+// onceOnly removes Retry-After from responses about an unreachable cluster, so that the command
+// fails at once: clients retry ten times if the header is present.
 func onceOnly(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
@@ -209,10 +214,11 @@ func (b *below) ToRESTMapper() (meta.RESTMapper, error) {
 // ToRawKubeConfigLoader implements genericclioptions.RESTClientGetter.
 func (b *below) ToRawKubeConfigLoader() clientcmd.ClientConfig { return loaded{b} }
 
-// loaded is an API as if it were of a kubeconfig.
+// loaded presents an API as a loaded kubeconfig.
 type loaded struct{ *below }
 
-// RawConfig implements clientcmd.ClientConfig. There is none: the API is at a path of that of a context.
+// RawConfig implements clientcmd.ClientConfig. It is empty: no kubeconfig has the path of the
+// API.
 func (loaded) RawConfig() (clientcmdapi.Config, error) { return *clientcmdapi.NewConfig(), nil }
 
 // ClientConfig implements clientcmd.ClientConfig.
@@ -224,7 +230,7 @@ func (l loaded) Namespace() (string, bool, error) { return l.namespace, l.named,
 // ConfigAccess implements clientcmd.ClientConfig.
 func (loaded) ConfigAccess() clientcmd.ConfigAccess { return clientcmd.NewDefaultPathOptions() }
 
-// checkSelector refuses a selector of labels that no server would take.
+// checkSelector returns an error for an invalid label selector.
 func checkSelector(selector string) error {
 	if _, err := labels.Parse(selector); err != nil {
 		return usageError{fmt.Errorf("--selector %q: %w", selector, err)}
@@ -232,10 +238,10 @@ func checkSelector(selector string) error {
 	return nil
 }
 
-// isPattern is true of what stands for several names.
+// isPattern reports whether a name is a pattern.
 func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
 
-// chosen are the clusters that the flags name; nil: all.
+// chosen returns the clusters that the flags name; nil: all.
 func (r *reaching) chosen(ctx context.Context, h *hubAPI) ([]string, error) {
 	var names, known []string
 	for _, asked := range r.clusters {
@@ -270,7 +276,7 @@ func (r *reaching) chosen(ctx context.Context, h *hubAPI) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// some names the first of several.
+// some returns the first of several names, and the number of the others.
 func some(names []string) string {
 	const shown = 10
 	switch {
@@ -282,7 +288,8 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// clusterNames are the clusters of the fleet, or for who may not list them those in which they may see something.
+// clusterNames returns the clusters of the fleet. For a caller that may not list them, it
+// returns the clusters in which the caller may see something.
 func (h *hubAPI) clusterNames(ctx context.Context) ([]string, error) {
 	c, err := metadata.NewForConfig(h.config)
 	if err != nil {
@@ -307,7 +314,7 @@ func (h *hubAPI) clusterNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// fleet reaches the fleet API of the hub.
+// fleet returns a client of the fleet API of the hub.
 func (h *hubAPI) fleet() (*fleetClient, error) {
 	return newFleetClient(h.config, h.path)
 }

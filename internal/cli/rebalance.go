@@ -19,7 +19,8 @@ import (
 // rebalancing is the command rebalance.
 type rebalancing struct{ onTemplates }
 
-// keptRebalancer is how long a WorkloadRebalancer is there to be looked at after it is finished.
+// keptRebalancer is how long a finished WorkloadRebalancer is kept, so that users can inspect
+// it.
 const keptRebalancer = time.Hour
 
 func newRebalance(s streams) *cobra.Command {
@@ -84,7 +85,7 @@ func (r *rebalancing) result(ctx context.Context, c client.Client, o *appsv1alph
 	return nil
 }
 
-// notRebalanced says why an object is not placed anew.
+// notRebalanced returns why an object is not placed again.
 func notRebalanced(ctx context.Context, c client.Client, w *appsv1alpha1.ObservedWorkload) string {
 	if w.Reason == appsv1alpha1.RebalanceNoPolicy {
 		return "no policy places it: it is where others need it, or its policy is gone"

@@ -26,23 +26,24 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// refusedError is an answer that forbids a request. The message names the right that is missing,
-// where it is missing, and the role that gives it. Every request to the hub that is forbidden fails
-// with it, also those whose clients do not read the answer, such as discovery.
+// refusedError is a response of the hub that forbids a request. The message names the missing
+// right, its place, and the role that contains it. Every forbidden request to the hub fails with
+// refusedError, also if the client does not read the response, as in discovery.
 type refusedError struct{ *apierrors.StatusError }
 
-// Unwrap returns the Status of the answer.
+// Unwrap returns the Status of the response.
 func (e refusedError) Unwrap() error { return e.StatusError }
 
-// unknownClusterError is an answer that there is no cluster of a name, for this caller.
+// unknownClusterError is the response that no cluster of a name exists for this caller.
 type unknownClusterError struct {
 	*apierrors.StatusError
 
 	name string
 	// names lists the clusters of the fleet.
 	names func(context.Context) ([]string, error)
-	// object is true if the Cluster was asked for: the error then counts as NotFound. Of the fleet
-	// and of a member it does not, because clients take that for an API without the type.
+	// object is true if the request was for the Cluster: the error then counts as NotFound. For
+	// requests to the fleet and to a member it does not, because clients would conclude that the
+	// API lacks the type.
 	object bool
 }
 
@@ -55,7 +56,7 @@ func (e unknownClusterError) Status() metav1.Status {
 	return status
 }
 
-// Unwrap returns the Status of the answer if the error counts as NotFound.
+// Unwrap returns the Status of the response if the error counts as NotFound.
 func (e unknownClusterError) Unwrap() error {
 	if e.object {
 		return e.StatusError
@@ -63,11 +64,11 @@ func (e unknownClusterError) Unwrap() error {
 	return nil
 }
 
-// namesTimeout bounds the request for the names of clusters that an error shows.
+// namesTimeout limits the request for the names of clusters that an error shows.
 const namesTimeout = 10 * time.Second
 
-// sentence says that there is no such cluster, and which there are. A caller who may not list
-// clusters does not learn whether there is one.
+// sentence returns the message that the cluster does not exist, with the clusters of the fleet.
+// A caller that may not list clusters does not learn whether the cluster exists.
 func (e unknownClusterError) sentence(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, namesTimeout)
 	defer cancel()
@@ -81,16 +82,16 @@ func (e unknownClusterError) sentence(ctx context.Context) string {
 	return fmt.Sprintf("no cluster is named %s; the fleet has %s", e.name, some(names))
 }
 
-// answeredError returns the error of an answer of the hub that says that the caller may not do
-// something, or that there is no such cluster. It returns nil for every other answer, which can
-// still be read. next sends requests as the one that was answered.
+// answeredError returns the error for a response of the hub that forbids the request or reports
+// that the cluster does not exist. For every other response it returns nil, and the response can
+// still be read. next sends further requests with the credentials of r.
 func answeredError(r *http.Request, answer *http.Response, next http.RoundTripper) error {
 	member := answer.Header.Get(fleetv1alpha1.ProxiedHeader)
 	switch answer.StatusCode {
 	case http.StatusForbidden:
 	case http.StatusNotFound, http.StatusBadRequest:
 		if member != "" {
-			return nil // the member's own answer
+			return nil // the response of the member itself
 		}
 	default:
 		return nil
@@ -106,7 +107,7 @@ func answeredError(r *http.Request, answer *http.Response, next http.RoundTrippe
 		}
 		status.ErrStatus.Message = missing.text(member)
 		if r.Header.Get(streamProtocol) != "" {
-			// These clients read the answer, and forget the types of other errors.
+			// These clients read the response, and lose the types of other errors.
 			return replaceStatus(answer, status)
 		}
 		_ = answer.Body.Close() // it was read
@@ -131,14 +132,14 @@ func answeredError(r *http.Request, answer *http.Response, next http.RoundTrippe
 
 const (
 	clustersResource = "clusters"
-	// streamProtocol is the header of requests that ask for a stream, such as exec.
+	// streamProtocol is the header of requests for a stream, such as exec.
 	streamProtocol = "X-Stream-Protocol-Version"
 )
 
 // clustersPath is the path of the Clusters below the root of the hub.
 var clustersPath = "/apis/" + clusterv1alpha1.GroupVersion.String() + "/" + clustersResource
 
-// listNames lists the names of objects at a path, with the credentials of a request.
+// listNames lists the names of the objects at a path, with the credentials of the request as.
 func listNames(ctx context.Context, as *http.Request, path string, next http.RoundTripper) ([]string, error) {
 	at := *as.URL
 	at.Path, at.RawPath, at.RawQuery = path, "", ""
@@ -169,10 +170,10 @@ func listNames(ctx context.Context, as *http.Request, path string, next http.Rou
 	return names, nil
 }
 
-// mostOfStatus is the number of bytes of an answer that may be a Status.
+// mostOfStatus is the maximum number of bytes of a response that is parsed as a Status.
 const mostOfStatus = 1 << 20
 
-// statusIn reads the Status of an answer; nil if it has none. The answer can still be read.
+// statusIn returns the Status in a response; nil if it has none. The response can still be read.
 func statusIn(answer *http.Response) (*apierrors.StatusError, error) {
 	body, err := io.ReadAll(io.LimitReader(answer.Body, mostOfStatus))
 	if err != nil {
@@ -190,7 +191,7 @@ func statusIn(answer *http.Response) (*apierrors.StatusError, error) {
 	return &apierrors.StatusError{ErrStatus: *status}, nil
 }
 
-// replaceStatus has an answer say something else.
+// replaceStatus replaces the body of a response by a Status.
 func replaceStatus(answer *http.Response, status *apierrors.StatusError) error {
 	said := status.ErrStatus
 	said.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
@@ -206,25 +207,23 @@ func replaceStatus(answer *http.Response, status *apierrors.StatusError) error {
 	return nil
 }
 
-// missingRight is a right that RBAC did not find.
+// missingRight is a right that RBAC does not give the caller.
 type missingRight struct {
 	user, verb, group, resource string // the resource with its subresource, as in pods/log
 	namespace, name             string
-	path                        string // instead of a resource
-	reason                      string // in the words of the API server, if it gives one
+	path                        string // for requests without a resource
+	reason                      string // from the API server; may be empty
 }
 
-// rbacRefusals are what API servers say if nothing allows a request. Other refusals, such as that
-// of a
-// quota, say themselves what is wrong.
+// rbacRefusals are the messages of API servers if no rule allows a request. Other refusals, such
+// as those of a quota, state the reason themselves.
 var (
 	rbacResource = regexp.MustCompile(`User ("(?:[^"\\]|\\.)*") cannot (\S+) resource ("(?:[^"\\]|\\.)*") in API group ("(?:[^"\\]|\\.)*") (?:at the cluster scope|in the namespace ("(?:[^"\\]|\\.)*"))(?: of the hub, whose roles say what of the fleet may be seen)?(?:: ((?s).*))?$`)
 	rbacPath     = regexp.MustCompile(`User ("(?:[^"\\]|\\.)*") cannot (\S+) path ("(?:[^"\\]|\\.)*")(?:: ((?s).*))?$`)
 )
 
-// missingRightOf reads which right is missing, from an answer that forbids something; false: that
-// is not
-// why.
+// missingRightOf returns the missing right from a response that forbids a request; false if a
+// missing right is not the reason.
 func missingRightOf(status metav1.Status) (m missingRight, ok bool) {
 	unquoted := func(text string) string {
 		plain, err := strconv.Unquote(text)
@@ -247,7 +246,7 @@ func missingRightOf(status metav1.Status) (m missingRight, ok bool) {
 	return m, false
 }
 
-// text says what is missing, on the hub or in a member.
+// text returns the message about the missing right; member is "" for a right on the hub.
 func (m missingRight) text(member string) string {
 	what := "path " + m.path
 	if m.path == "" {
@@ -283,7 +282,7 @@ func (m missingRight) text(member string) string {
 	return neutral.Line(text)
 }
 
-// givenBy returns the ClusterRole of the hub that is meant to give a right; "" if there is none.
+// givenBy returns the ClusterRole of the hub that contains a right; "" if there is none.
 func givenBy(verb, group, resource string) string {
 	const view, edit = "view", "edit"
 	read := slices.Contains([]string{"get", "list", "watch"}, verb)
@@ -304,7 +303,7 @@ func givenBy(verb, group, resource string) string {
 	return ""
 }
 
-// each returns the errors of one that is several.
+// each returns the single errors of an error that may have several.
 func each(err error) (all []error) {
 	var parts []error
 	switch several := err.(type) { //nolint:errorlint // one that is wrapped is shown with what wraps it
@@ -321,8 +320,8 @@ func each(err error) (all []error) {
 	return all
 }
 
-// explained is the text of an error for a user, one line for each error of several, each once. It
-// asks the hub which clusters there are if one is unknown.
+// explained returns the text of an error for a user, with one line for each single error and no
+// duplicates. It requests the names of the clusters if one is unknown.
 func explained(ctx context.Context, err error) string {
 	var lines []string
 	for _, part := range each(err) {
@@ -337,8 +336,8 @@ func explained(ctx context.Context, err error) string {
 	return strings.Join(lines, "\n")
 }
 
-// withoutRequests is the text of an error without the requests that failed, where the answer, or
-// the interruption, says all: a URL says nothing to a user.
+// withoutRequests returns the text of an error without the URLs of failed requests, if the
+// response or the interruption explains the error: a URL does not help a user.
 func withoutRequests(err error) string {
 	text := err.Error()
 	var visit func(error)
@@ -361,7 +360,7 @@ func withoutRequests(err error) string {
 	return text
 }
 
-// isAnswer reports whether an error is an answer of the hub that says all.
+// isAnswer reports whether an error is a response of the hub that explains the failure.
 func isAnswer(err error) bool {
 	_, refused := errors.AsType[refusedError](err)
 	_, unknown := errors.AsType[unknownClusterError](err)
@@ -375,7 +374,7 @@ type leftOut struct {
 	first error // the first refusal
 }
 
-// take remembers a type if the error is that the caller may not list it.
+// take records a type if err says that the caller may not list it. It reports whether it did.
 func (l *leftOut) take(of schema.GroupResource, err error) bool {
 	if !apierrors.IsForbidden(err) {
 		return false
@@ -389,7 +388,7 @@ func (l *leftOut) take(of schema.GroupResource, err error) bool {
 	return true
 }
 
-// err is one error for all types; nil if there are none.
+// err returns one error for all types; nil if there are none.
 func (l *leftOut) err() error {
 	switch len(l.types) {
 	case 0:

@@ -49,7 +49,7 @@ func (r *rerunning) run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// one asks for one template, and waits until every cluster has begun.
+// one requests a new run of one template, and waits until it has begun in every cluster.
 func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) error {
 	what := t.String()
 	b, err := r.binding(ctx, c, t)
@@ -96,7 +96,7 @@ func (r *rerunning) one(ctx context.Context, c client.Client, t templateName) er
 	return say(r.out, "%s runs in %s\n", what, strings.Join(begun, ", "))
 }
 
-// binding gets the binding of a template.
+// binding returns the binding of a template.
 func (r *rerunning) binding(ctx context.Context, c client.Client, t templateName) (*workv1alpha2.ResourceBinding, error) {
 	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{
 		Namespace: t.namespace,

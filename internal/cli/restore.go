@@ -13,7 +13,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// The ConfigMap in which a server says that its hub seems to have been restored from a backup, and is told that it may go on.
+// Names in the ConfigMap with which a server reports that its hub seems to be restored from a
+// backup, and with which a user confirms that it may continue.
 const (
 	restoreName        = "hub-restore"
 	restoreState       = "state"
@@ -65,7 +66,7 @@ hub says, which undoes what was changed after the backup.`,
 					return err
 				}
 			}
-			// Update, not patch: what was shown is what is confirmed.
+			// Update and not patch, so that exactly the state that was shown is confirmed.
 			said.Data[restoreState] = restoreConfirmed
 			if said.Annotations == nil {
 				said.Annotations = map[string]string{}

@@ -1,5 +1,5 @@
-// Package cli is the commands of orrery: each turns flags and files into a call of one
-// room and prints what came of it.
+// Package cli has the commands of orrery. Each parses flags and files, calls one package, and
+// prints the result.
 package cli
 
 import (
@@ -17,28 +17,29 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// Stamped by the linker.
+// Set by the linker.
 var (
 	version = "v0.0.0"
 	commit  = "unknown"
 )
 
-// streams are the files that a command talks through.
+// streams are the standard streams of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// programName is what the program is called, also in what it says of its commands.
+// programName is the name of the program in its messages.
 const programName = "orrery"
 
-// kubectl's plugins are programs with such names, of which the second completes the first.
+// Names of kubectl plugins: the program itself, and the one that provides completions for it.
 const (
 	pluginName   = "kubectl-" + programName
 	completeName = "kubectl_complete-" + programName
 )
 
-// Run is Main for a program of a name: by that of a plugin, or of what completes one, it is the plugin.
+// Run is Main for a program with a name. With the name of a kubectl plugin, or of the completion
+// of one, it behaves as the plugin.
 func Run(program string, args []string, in io.Reader, out, errOut io.Writer) int {
 	switch strings.TrimSuffix(filepath.Base(program), ".exe") {
 	case pluginName:
@@ -50,7 +51,7 @@ func Run(program string, args []string, in io.Reader, out, errOut io.Writer) int
 	}
 }
 
-// asPlugin has a program speak of itself as kubectl's plugin.
+// asPlugin makes the texts of the program name it as a plugin of kubectl.
 func asPlugin(root *cobra.Command) {
 	root.Use = pluginName
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl " + programName}
@@ -66,21 +67,22 @@ func asPlugin(root *cobra.Command) {
 	visit(root)
 }
 
-// Main runs the command line and returns the process's exit code: 0 for success, 1 for
-// an error, which was printed, 2 for a command line that makes no sense, 130 if Ctrl-C ended it
-// (128 and the number of the signal), and that of a command which ran in a container.
+// Main runs the command line and returns the exit code of the process: 0 for success, 1 for an
+// error, which was printed, 2 for an invalid command line, 130 if Ctrl-C ended it (128 and the
+// number of the signal), and the exit code of a command that ran in a container.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	return execute(func(*cobra.Command) {}, args, in, out, errOut)
 }
 
-// execute runs a command line of the program, after it is changed, until it ends or a signal comes.
+// execute applies change to the commands of the program, then runs a command line until it ends
+// or a signal arrives.
 func execute(change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := untilSignal(context.Background())
 	defer stop()
 	return executeIn(ctx, change, args, in, out, errOut)
 }
 
-// executeIn is execute until a context ends.
+// executeIn is execute with a context instead of signals.
 func executeIn(ctx context.Context, change func(root *cobra.Command), args []string, in io.Reader, out, errOut io.Writer) int {
 	quiet()
 	out, errOut = neutral.NewWriter(out), neutral.NewWriter(errOut)
@@ -94,7 +96,7 @@ func executeIn(ctx context.Context, change func(root *cobra.Command), args []str
 	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
 	err := root.ExecuteContext(ctx)
 	if _, known := errors.AsType[usageError](err); err != nil && !understood && !known {
-		err = usageError{err} // of a command that is cobra's own
+		err = usageError{err} // an error of cobra itself
 	}
 	lines, code := outcome(ctx, err)
 	for _, line := range lines {
@@ -103,7 +105,8 @@ func executeIn(ctx context.Context, change func(root *cobra.Command), args []str
 	return code
 }
 
-// outcome is what is printed of the error of a command, and the process's exit code.
+// outcome returns the lines to print for the error of a command, and the exit code of the
+// process.
 func outcome(ctx context.Context, err error) (lines []string, code int) {
 	interrupted, cut := errors.AsType[interruptedError](context.Cause(ctx))
 	unreached, away := errors.AsType[unreachedError](err)
@@ -114,7 +117,7 @@ func outcome(ctx context.Context, err error) (lines []string, code int) {
 		return nil, 0
 	case away:
 		lines, code = []string{"error: " + unreached.Error()}, 1
-	case likeKubectl && cut && errors.Is(err, context.Canceled): // kubectl says nothing of it
+	case likeKubectl && cut && errors.Is(err, context.Canceled): // kubectl prints nothing for it
 		code = 1
 	case likeKubectl:
 		lines, code = kubectl.lines(ctx), kubectl.code()
@@ -129,16 +132,16 @@ func outcome(ctx context.Context, err error) (lines []string, code int) {
 	return lines, code
 }
 
-// complain prints an error. Lines of its text after the first are indented, so that no text of a
-// member looks like another error.
+// complain prints an error. Lines after the first are indented, so that text of a member cannot
+// look like another error.
 func complain(w io.Writer, text string) {
-	_ = say(w, "%s\n", neutral.Indented(text)) // nowhere to say so
+	_ = say(w, "%s\n", neutral.Indented(text)) // there is no other stream for the error
 }
 
-// usageError is a command line that makes no sense.
+// usageError is the error of an invalid command line.
 type usageError struct{ error }
 
-// Command is the tree of all commands, to be looked at and not to be run.
+// Command returns the tree of all commands, for documentation. The commands must not be run.
 func Command() *cobra.Command { return newRoot(streams{}) }
 
 func newRoot(s streams) *cobra.Command {
@@ -228,7 +231,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usageError{fmt.Errorf("unknown command %q%s %q", args[0], cmp.Or(meant, "; see"), cmd.CommandPath()+" --help")}
 }
 
-// oneName wants exactly one argument, the name of a cluster.
+// oneName requires exactly one argument, the name of a cluster.
 func oneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError{fmt.Errorf("want exactly one argument, the cluster's name; see %q", cmd.CommandPath()+" --help")}
@@ -236,7 +239,7 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// atMostOneName wants the name of a cluster, or none.
+// atMostOneName requires at most one argument, the name of a cluster.
 func atMostOneName(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return usageError{fmt.Errorf("want at most one argument, the cluster's name; see %q", cmd.CommandPath()+" --help")}

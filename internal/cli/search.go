@@ -29,10 +29,10 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// usualFound is how many objects a search prints if no limit is said.
+// usualFound is the default maximum number of objects that a search prints.
 const usualFound = 500
 
-// searchPage is how many objects are asked for at once.
+// searchPage is the maximum number of objects of one request.
 const searchPage = 500
 
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -46,7 +46,7 @@ type searching struct {
 	group          []string
 	limit          int
 	explain        bool
-	warned         bool // by the hub: the answer is not complete
+	warned         bool // the hub sent warnings: the result is incomplete
 }
 
 func newSearch(s streams) *cobra.Command {
@@ -77,16 +77,16 @@ func newSearch(s streams) *cobra.Command {
 		}
 		return cmd.Root().FlagErrorFunc()(cmd, err)
 	})
-	// It fails for a flag that is not there, or has one already.
+	// It fails if the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("group", cobra.FixedCompletions([]string{"cluster", "namespace", "kind", "phase", "node", "image", "label:"}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 	return cmd
 }
 
-// searchTerms lists the keys of terms.
+// searchTerms returns the keys of terms with their meanings.
 func searchTerms() string {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
-	_ = say(t, "  WORD\ta part of the name\n") // it is memory
+	_ = say(t, "  WORD\ta part of the name\n") // writing to memory does not fail
 	keys := query.Keys()
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		_ = say(t, "  %s\t%s\n", key, keys[key]) // as above
@@ -137,7 +137,7 @@ func (f *searching) run(ctx context.Context, text string) error {
 	return f.found(ctx, c, text)
 }
 
-// ask sends a search and returns the answer.
+// ask sends a search and returns the response.
 func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, parameters url.Values) ([]byte, error) {
 	r := c.Get().AbsPath("search").SetHeader("Accept", accept)
 	for name := range parameters {
@@ -146,14 +146,14 @@ func (f *searching) ask(ctx context.Context, c rest.Interface, accept string, pa
 		}
 	}
 	result := r.Do(ctx)
-	if err := result.Error(); err != nil { // which reads what the hub says of it, unlike Raw
+	if err := result.Error(); err != nil { // it includes the message of the hub, unlike Raw
 		return nil, fmt.Errorf("search: %w", err)
 	}
 	f.warned = f.warned || len(result.Warnings()) > 0
 	return result.Raw()
 }
 
-// found prints what is found, page after page.
+// found prints the objects that are found, page after page.
 func (f *searching) found(ctx context.Context, c rest.Interface, text string) error {
 	accept := "application/json"
 	if f.output == outputTable || f.output == outputWide || f.output == outputName {
@@ -213,7 +213,8 @@ func printTable(w io.Writer, table *metav1.Table, output string) error {
 	return out.Flush()
 }
 
-// printFoundNames prints CLUSTER KIND/NAME NAMESPACE, as kubectl --context CLUSTER -n NAMESPACE takes them.
+// printFoundNames prints CLUSTER KIND/NAME NAMESPACE, as arguments for kubectl --context CLUSTER
+// -n NAMESPACE.
 func printFoundNames(s streams, table *metav1.Table) error {
 	lines := scriptLines{out: s.out, err: s.err}
 	for _, row := range table.Rows {
@@ -268,7 +269,7 @@ func (f *searching) counted(ctx context.Context, c rest.Interface, text string) 
 	})
 }
 
-// explained prints what was understood.
+// explained prints how the hub interprets the search.
 func (f *searching) explained(ctx context.Context, c rest.Interface, text string) error {
 	body, err := f.ask(ctx, c, "application/json", url.Values{"q": {text}, "filter": {f.filter}, "explain": {"true"}})
 	if err != nil {
@@ -307,7 +308,8 @@ func (f *searching) explained(ctx context.Context, c rest.Interface, text string
 	})
 }
 
-// complete completes keys, and the kinds, clusters and namespaces in which the caller may see something.
+// complete completes keys, and their values: kinds, clusters and namespaces with objects that
+// the caller may see.
 func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	const nothing = cobra.ShellCompDirectiveNoFileComp
 	start := strings.LastIndex(typed, " ") + 1
@@ -338,7 +340,8 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	if slices.Contains([]string{query.Kind, query.Cluster, query.Namespace}, key) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 		defer cancel()
-		fleet, err := f.hub.fleet(ctx, io.Discard) // a warning would be taken for a completion's
+		// the shell would take a warning for a completion
+		fleet, err := f.hub.fleet(ctx, io.Discard)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -355,8 +358,9 @@ func (f *searching) complete(cmd *cobra.Command, _ []string, typed string) ([]st
 	return out[:min(len(out), mostCompletions)], nothing
 }
 
-// completions are the values of a key with which something can be seen. Namespaces are found by the beginning of their names where they may be listed; else they, as all others, are
-// those of which something is counted.
+// completions returns the values of a key for which the caller may see objects. Namespaces are
+// found by their prefix if the caller may list Namespaces. Otherwise, and for other keys, the
+// values are those for which the hub counts objects.
 func (f *searching) completions(ctx context.Context, c rest.Interface, key, typed string) (values []string, err error) {
 	if key == query.Namespace {
 		if values = f.namespaces(ctx, c, strings.ToLower(typed)); len(values) > 0 {
@@ -377,12 +381,13 @@ func (f *searching) completions(ctx context.Context, c rest.Interface, key, type
 	return values, nil
 }
 
-// namespaces are the names that begin so, of the Namespaces that may be listed, as far as a few pages have them: of each name there is one in many clusters.
+// namespaces returns the names with a prefix, from the Namespaces that the caller may list. It
+// reads a few pages only: many clusters may have a namespace of the same name.
 func (f *searching) namespaces(ctx context.Context, c rest.Interface, prefix string) (names []string) {
 	const pages, page = 5, 1000
 	q := "kind:namespaces"
 	if strings.Trim(prefix, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return nil // of no namespace
+		return nil // no namespace has such a name
 	}
 	if prefix != "" {
 		q += " name:" + prefix + "*"

@@ -15,7 +15,7 @@ import (
 	"orrery.dev/orrery/internal/server"
 )
 
-// newLog writes lines of text, or JSON where a machine reads them.
+// newLog returns a logger in the format text or json.
 func newLog(s streams, format string, verbosity int) (logr.Logger, error) {
 	level := slog.Level(-verbosity)
 	var h slog.Handler
@@ -28,7 +28,7 @@ func newLog(s streams, format string, verbosity int) (logr.Logger, error) {
 		return logr.Logger{}, usageError{fmt.Errorf("--log-format %q: want text or json", format)}
 	}
 	log := logr.FromSlogHandler(h)
-	// client-go logs through klog, and net/http through the log of the standard library.
+	// client-go logs through klog, and net/http through the logger of the standard library.
 	klog.SetLogger(log.WithName("client-go"))
 	slog.SetDefault(slog.New(h))
 	return log, nil
@@ -68,8 +68,8 @@ kube-controller-manager run as child processes, with everything they store in
 			}
 			keepPrivate()
 			if os.Getenv("GOGC") == "" {
-				// Most of the heap is what is known of the fleet, and stays: Go's default would let garbage take as much
-				// memory again.
+				// Most of the heap is the state of the fleet, and stays. With Go's default,
+				// garbage would take the same amount of memory again.
 				debug.SetGCPercent(50)
 			}
 			o.Version = version

@@ -19,7 +19,7 @@ import (
 	"orrery.dev/orrery/internal/hub"
 )
 
-// cordoned is the taint of a cluster that gets nothing new.
+// cordoned is the taint of a cluster that gets no new objects.
 var cordoned = corev1.Taint{Key: clusterv1alpha1.TaintUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
 // tainting are the flags of commands that change taints of clusters.
@@ -30,9 +30,9 @@ type tainting struct {
 	selector, dryRun string
 	all, overwrite   bool
 	set              []corev1.Taint
-	removed          []corev1.Taint // without an effect: all of the key
-	already, did     string         // told of a cluster: nothing to do, and done
-	mayLack          bool           // what is removed
+	removed          []corev1.Taint // without an effect: all with the key
+	already, did     string         // messages for a cluster without and with a change
+	mayLack          bool           // taints to remove may be absent
 }
 
 func (t *tainting) add(cmd *cobra.Command) {
@@ -41,7 +41,7 @@ func (t *tainting) add(cmd *cobra.Command) {
 	flags.StringVarP(&t.selector, "selector", "l", "", "the clusters with these labels, instead of names")
 	flags.BoolVar(&t.all, "all", false, "all clusters, instead of names")
 	flags.StringVar(&t.dryRun, "dry-run", "none", "none; client: only say what would be done; server: have the hub check it, too")
-	// It fails for a flag that is not there, or has one already.
+	// It fails if the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{"none", "client", "server"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -106,7 +106,7 @@ does: what is placed already is not evicted. PreferNoSchedule is kept, and of no
 	return cmd
 }
 
-// parse reads the arguments of taint and returns the names of clusters.
+// parse parses the arguments of taint and returns the names of clusters.
 func (t *tainting) parse(args []string) (names []string, err error) {
 	if len(args) == 0 || !slices.Contains([]string{"cluster", "clusters", "clusters." + clusterv1alpha1.GroupVersion.Group}, args[0]) {
 		return nil, usageError{errors.New(`want the type cluster first, as in "taint cluster oak key=value:NoSchedule"`)}
@@ -143,7 +143,7 @@ func (t *tainting) parse(args []string) (names []string, err error) {
 	return names, nil
 }
 
-// parseTaint reads KEY[=VALUE]:EFFECT, or KEY[:EFFECT]- for one that is taken away.
+// parseTaint parses KEY[=VALUE]:EFFECT, or KEY[:EFFECT]- for a taint to remove.
 func parseTaint(text string) (taint corev1.Taint, remove bool, err error) {
 	rest, remove := strings.CutSuffix(text, "-")
 	rest, effect, hasEffect := strings.Cut(rest, ":")
@@ -166,7 +166,7 @@ func parseTaint(text string) (taint corev1.Taint, remove bool, err error) {
 	return taint, remove, nil
 }
 
-// change returns taints as they are to be. Those that say the same are left as they are.
+// change returns the changed taints. Taints that are equal already are kept.
 func (t *tainting) change(taints []corev1.Taint, now metav1.Time) (out []corev1.Taint, changed bool, err error) {
 	out = slices.Clone(taints)
 	for _, gone := range t.removed {
@@ -276,7 +276,8 @@ func (t *tainting) taint(ctx context.Context, c client.Client, name string) (cha
 		}
 		return c.Patch(ctx, &cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), options...)
 	}
-	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // it returns nil if the context ends
+	// it returns nil if the context ends
+	_ = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		err = try()
 		return err
 	})

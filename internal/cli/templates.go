@@ -16,7 +16,8 @@ import (
 	"orrery.dev/orrery/internal/hub"
 )
 
-// onTemplates are the flags of commands that ask the hub to do something about templates, and wait until it is done.
+// onTemplates are the flags of commands that request an action on templates from the hub, and
+// wait for the result.
 type onTemplates struct {
 	streams
 
@@ -25,13 +26,14 @@ type onTemplates struct {
 	timeout   time.Duration
 }
 
-// templateName names a template on the hub.
+// templateName identifies a template on the hub.
 type templateName struct {
 	kind            schema.GroupVersionKind
 	namespace, name string
 }
 
-// String returns the arguments by which a command finds the template: TYPE.GROUP/NAME -n NAMESPACE.
+// String returns the arguments that name the template in a command: TYPE.GROUP/NAME -n
+// NAMESPACE.
 func (t templateName) String() string {
 	text := strings.ToLower(schema.GroupKind{Group: t.kind.Group, Kind: t.kind.Kind}.String()) + "/" + t.name
 	if t.namespace != "" {
@@ -45,11 +47,11 @@ func (o *onTemplates) add(cmd *cobra.Command, timeout string) {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "where the objects are (default: the namespace of the context, or default)")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, timeout)
-	// It fails for a flag that is not there, or has one already.
+	// It fails if the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("namespace", o.hub.completeNamespaces)
 }
 
-// reach finds the templates that arguments name, and a client of the hub.
+// reach returns the templates that arguments name, and a client of the hub.
 func (o *onTemplates) reach(ctx context.Context, args []string) (named []templateName, c client.Client, err error) {
 	asked, err := parseNamed(args)
 	if err != nil {
@@ -90,7 +92,7 @@ func (o *onTemplates) reach(ctx context.Context, args []string) (named []templat
 	return named, c, nil
 }
 
-// wait waits until something is done; late is the error when the time is over.
+// wait waits until done returns true. After the timeout it returns the error of late.
 func (o *onTemplates) wait(ctx context.Context, done func(context.Context) (bool, error), late func() error) error {
 	const often = 250 * time.Millisecond
 	err := wait.PollUntilContextTimeout(ctx, often, o.timeout, true, done)

@@ -17,12 +17,12 @@ import (
 	"orrery.dev/orrery/internal/neutral"
 )
 
-// The streams of a command are neutral: text that members, objects, hosts and errors have
-// written passes through say, which makes it neutral, and what other libraries print passes
-// through the neutral.Writer of the stream. raw and exact are the two ways around it.
+// The streams of a command neutralize text. Text from members, objects, hosts and errors passes
+// through say, which neutralizes it, and output of other libraries passes through the
+// neutral.Writer of the stream. Only raw and exact return streams without this.
 
-// raw returns a stream without its neutral.Writer: for the bytes of a program that runs in a
-// container, for the log, and for the control characters of this program itself.
+// raw returns a stream without its neutral.Writer, for the output of a program in a container,
+// for logs, and for the control characters of this program itself.
 func raw(w io.Writer) io.Writer {
 	if n, ok := w.(*neutral.Writer); ok {
 		return n.Unwrap()
@@ -30,8 +30,8 @@ func raw(w io.Writer) io.Writer {
 	return w
 }
 
-// exact returns a stream for text that programs read, such as YAML: every byte is passed on as
-// it is, unless the stream is a terminal, where a person reads the text.
+// exact returns a stream for text that programs read, such as YAML. It passes on every byte,
+// unless the stream is a terminal, where a person reads the text.
 func exact(w io.Writer) io.Writer {
 	to := raw(w)
 	if f, ok := to.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -40,10 +40,10 @@ func exact(w io.Writer) io.Writer {
 	return to
 }
 
-// asJSON returns a stream for JSON. In it every character that is not neutral is escaped.
+// asJSON returns a stream for JSON. It escapes every character that is not neutral.
 func asJSON(w io.Writer) io.Writer { return neutral.NewJSONWriter(raw(w)) }
 
-// sayRow prints one row of a table, of foreign cells.
+// sayRow prints one row of a table; cells are foreign text.
 func sayRow(w io.Writer, cells ...string) error {
 	args := make([]any, len(cells))
 	for i, cell := range cells {
@@ -52,7 +52,7 @@ func sayRow(w io.Writer, cells ...string) error {
 	return say(w, strings.TrimSuffix(strings.Repeat("%s\t", len(cells)), "\t")+"\n", args...)
 }
 
-// neutralLines returns texts as lines of their own.
+// neutralLines returns texts as lines, each on its own.
 func neutralLines(texts []string) neutral.Trusted {
 	lines := make([]string, len(texts))
 	for i, text := range texts {
@@ -61,8 +61,8 @@ func neutralLines(texts []string) neutral.Trusted {
 	return neutral.Trusted(strings.Join(lines, "\n"))
 }
 
-// laidOut returns what kubectl has laid out in lines and columns. No line of it looks like the
-// heading of a cluster.
+// laidOut returns text that kubectl has formatted in lines and columns. It changes lines that
+// look like the heading of a cluster.
 func laidOut(text string) neutral.Trusted {
 	return neutral.Trusted(strings.TrimPrefix(strings.ReplaceAll("\n"+neutral.Text(text), "\n==> ", "\n ==> "), "\n"))
 }
@@ -70,10 +70,11 @@ func laidOut(text string) neutral.Trusted {
 // cell returns a text as a cell of a table.
 func cell(text string) string { return neutral.Line(neutral.Cut(text, longestCell)) }
 
-// longestCell bounds a cell of a table, in bytes: all other rows are padded to its width.
+// longestCell is the maximum size of a cell of a table, in bytes: all other rows are padded to
+// its width.
 const longestCell = 4 << 10
 
-// neutralTable makes the heads and the cells of a table neutral.
+// neutralTable neutralizes the heads and the cells of a table.
 func neutralTable(table *metav1.Table) {
 	for i := range table.ColumnDefinitions {
 		table.ColumnDefinitions[i].Name = cell(table.ColumnDefinitions[i].Name)
@@ -83,8 +84,8 @@ func neutralTable(table *metav1.Table) {
 	}
 }
 
-// neutralCells makes the cells of a row neutral. Of a text of several lines the first is
-// shown, as kubectl does.
+// neutralCells neutralizes the cells of a row. Of several lines only the first is shown, as in
+// kubectl.
 func neutralCells(cells []any) {
 	for i, value := range cells {
 		if text, ok := value.(string); ok {
@@ -97,8 +98,8 @@ func neutralCells(cells []any) {
 	}
 }
 
-// neutralValue makes all strings in a value of JSON neutral, also those in its maps and lists,
-// which it changes.
+// neutralValue neutralizes all strings in a JSON value. It changes the maps and lists in the
+// value.
 func neutralValue(value any) any {
 	switch value := value.(type) {
 	case string:
@@ -119,14 +120,14 @@ func neutralValue(value any) any {
 	return value
 }
 
-// neutralAnswers makes the JSON in answers neutral, for commands that take only names of
-// objects from it: kubectl prints some of these. An object with another name is then not
+// neutralAnswers neutralizes the JSON in responses, for commands that take only names of objects
+// from it: kubectl prints some of these names. An object whose name is changed by this is not
 // found.
 func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
 		if query := r.URL.Query(); err != nil || query.Get("watch") == "true" || query.Get("watch") == "1" {
-			return answer, err // a watch has no end; only its names are printed, through a neutral writer
+			return answer, err // a watch has no end; a neutral writer prints its names
 		}
 		if kind, _, _ := mime.ParseMediaType(answer.Header.Get("Content-Type")); kind != "application/json" {
 			return answer, nil
@@ -152,17 +153,17 @@ func neutralAnswers(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// scriptLines prints lines that scripts read. A line with a part that is no word could be read
-// as other parts: it is left out, which is an error.
+// scriptLines prints lines for scripts. A line whose parts are not words would be ambiguous: it
+// is left out, and problem returns an error.
 type scriptLines struct {
 	out, err io.Writer
 	left     int
 }
 
-// mostLeftOut bounds how many lines that are left out are printed as errors.
+// mostLeftOut is the maximum number of omitted lines that are printed as errors.
 const mostLeftOut = 20
 
-// add prints a line, or says that it is left out. All parts must be words.
+// add prints a line, or an error if it is left out. All parts must be words.
 func (l *scriptLines) add(line string, parts ...string) error {
 	if l.allows(line, parts...) {
 		return say(l.out, "%s\n", line)
@@ -170,14 +171,16 @@ func (l *scriptLines) add(line string, parts ...string) error {
 	return nil
 }
 
-// allows reports whether all parts of a line are words. It says so if the line is left out.
+// allows reports whether all parts of a line are words. Otherwise it prints that the line is
+// left out.
 func (l *scriptLines) allows(line string, parts ...string) bool {
 	for _, part := range parts {
 		if neutral.IsWord(part) {
 			continue
 		}
 		if l.left++; l.left <= mostLeftOut {
-			_ = say(l.err, "error: %s is left out: a script could read the name as something else\n", strconv.QuoteToASCII(neutral.Cut(line, 256))) // nowhere to say so
+			// there is no other stream for the error
+			_ = say(l.err, "error: %s is left out: a script could read the name as something else\n", strconv.QuoteToASCII(neutral.Cut(line, 256)))
 		}
 		return false
 	}

@@ -49,7 +49,7 @@ func (m *measuring) addTo(cmd *cobra.Command) {
 	flags.StringVarP(&m.selector, "selector", "l", "", "only what has these labels, as in app=web,tier!=db")
 	flags.BoolVar(&m.noHeaders, "no-headers", false, "print the table without its first line")
 	flags.StringVar(&m.sort, "sort-by", "", "cpu or memory: the largest first (default: by cluster and name)")
-	// It fails for a flag that is not there, or has one already.
+	// It fails if the flag does not exist or already has completions.
 	_ = cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions([]string{"cpu", "memory"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if m.sort != "" && m.sort != "cpu" && m.sort != "memory" {
@@ -101,7 +101,7 @@ func newTopNodes(s streams) *cobra.Command {
 	return cmd
 }
 
-// atMostOne wants the name of something, or none.
+// atMostOne requires at most one name, and none together with a selector.
 func (m *measuring) atMostOne(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -114,7 +114,7 @@ func (m *measuring) atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// measured is what something uses: a pod, a container of one, or a node.
+// measured is the usage of a pod, a container or a node.
 type measured struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -129,7 +129,7 @@ type measured struct {
 
 func (m *measured) cluster() string { return m.Annotations[fleetv1alpha1.ClusterAnnotation] }
 
-// ask asks for the metrics of a type, in no order.
+// ask requests the metrics of a type, in no order.
 func (m *measuring) ask(ctx context.Context, h *hubAPI, kind, namespace string, args []string) ([]measured, error) {
 	fleet, err := h.fleet()
 	if err != nil {
@@ -155,7 +155,7 @@ func (m *measuring) ask(ctx context.Context, h *hubAPI, kind, namespace string, 
 	return list.Items, err
 }
 
-// get reads what is at a path of the fleet.
+// get reads a path of the fleet.
 func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Values, into any) error {
 	request := c.client.Get().AbsPath(path...).SetHeader("Accept", "application/json")
 	for name := range parameters {
@@ -164,7 +164,7 @@ func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Val
 		}
 	}
 	result := request.Do(ctx)
-	if err := result.Error(); err != nil { // which reads what the hub says of it, unlike Raw
+	if err := result.Error(); err != nil { // it includes the message of the hub, unlike Raw
 		return err
 	}
 	body, err := result.Raw()
@@ -177,7 +177,7 @@ func (c *fleetClient) get(ctx context.Context, path []string, parameters url.Val
 	return nil
 }
 
-// order sorts by what is used, or by name.
+// order sorts by usage, or by cluster and name.
 func (m *measuring) order(all []measured) {
 	slices.SortFunc(all, func(a, b measured) int {
 		used := 0
@@ -218,7 +218,7 @@ func (m *measuring) pods(ctx context.Context, args []string) error {
 	return m.printPods(m.out, h, rows)
 }
 
-// addUp adds what is used.
+// addUp adds usage to a sum.
 func addUp(sum, more corev1.ResourceList) {
 	for name, quantity := range more {
 		total := sum[name]
@@ -269,7 +269,7 @@ func (m *measuring) printPods(w io.Writer, h *hubAPI, rows []measured) error {
 func cores(q *resource.Quantity) string     { return fmt.Sprintf("%dm", q.MilliValue()) }
 func mebibytes(q *resource.Quantity) string { return fmt.Sprintf("%dMi", q.Value()>>20) } //nolint:mnd // bytes of one
 
-// part is how much of something is used, in percent.
+// part returns the used part in percent.
 func part(used, of *resource.Quantity) string {
 	if of.IsZero() {
 		return "<unknown>"
@@ -308,7 +308,7 @@ func (m *measuring) nodes(ctx context.Context, args []string) error {
 	return t.Flush()
 }
 
-// sizes are what the nodes have, by CLUSTER/NAME.
+// sizes returns the resources of the nodes, by CLUSTER/NAME.
 func (m *measuring) sizes(ctx context.Context, h *hubAPI, names []string) (map[string]corev1.ResourceList, error) {
 	fleet, err := h.fleet()
 	if err != nil {

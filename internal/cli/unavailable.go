@@ -14,24 +14,25 @@ import (
 )
 
 const (
-	// serverWait bounds how long a command waits for orrery server behind the hub's API server, with
-	// all its requests. The API server of a busy machine declares orrery server unavailable for a few
-	// seconds after one probe that took too long.
+	// serverWait limits how long a command waits, with all its requests, for orrery server
+	// behind the hub's API server. The API server of a busy machine declares orrery server
+	// unavailable for a few seconds after one slow probe.
 	serverWait = 15 * time.Second
-	// serverInterval is the time between two requests in that wait.
+	// serverInterval is the time between two requests during that wait.
 	serverInterval = 500 * time.Millisecond
 	// mostOfReason limits the reason that an error quotes, in bytes.
 	mostOfReason = 512
 )
 
-// serverOutage is the time in which the requests of one command wait together for orrery server.
-// It may be used by several goroutines.
+// serverOutage is the period in which all requests of one command wait for orrery server. It is
+// safe for concurrent use.
 type serverOutage struct {
 	mu  sync.Mutex
 	end time.Time // zero while the server answers
 }
 
-// over reports whether the wait is over, which begins with the first request that is not forwarded.
+// over reports whether the wait is over. The wait begins with the first request that is not
+// forwarded.
 func (o *serverOutage) over() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -48,9 +49,9 @@ func (o *serverOutage) answered() {
 	o.end = time.Time{}
 }
 
-// reached sends a request. While the hub's API server cannot forward it to orrery server, a request
-// that only reads is sent again until the wait is over. The error names the server and a way out:
-// the API server's answer has neither.
+// reached sends a request. If the hub's API server cannot forward it to orrery server, a request
+// that only reads is sent again until the wait is over. The error names the server and what to
+// do; the response of the API server has neither.
 func (o *serverOutage) reached(r *http.Request, next http.RoundTripper, host, path string) (*http.Response, error) {
 	for {
 		answer, err := next.RoundTrip(r)
@@ -80,8 +81,9 @@ func forServer(r *http.Request) bool {
 	return strings.Contains(r.URL.Path, "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 }
 
-// notForwarded reports whether an answer is the API server's own, about a request that it should
-// have forwarded. Answers of orrery server and of members are objects; the API server's are text.
+// notForwarded reports whether a response is from the API server itself, although it should have
+// forwarded the request. Responses of orrery server and of members are objects; those of the API
+// server are text.
 func notForwarded(answer *http.Response) bool {
 	return answer.StatusCode == http.StatusServiceUnavailable && answer.Header.Get(fleetv1alpha1.ProxiedHeader) == "" &&
 		strings.HasPrefix(answer.Header.Get("Content-Type"), "text/plain")

@@ -98,14 +98,16 @@ func (a *asking) run(ctx context.Context, args []string) error {
 	return printValue(a.out, a.output, e, func(w io.Writer) error { return printWhy(w, &e, a.output == outputWide, time.Now()) })
 }
 
-// printWhy prints an explanation for people; wide: with the clusters that the policy does not mean at all.
+// printWhy prints an explanation for people. If wide, it includes the clusters that the policy
+// does not select at all.
 func printWhy(w io.Writer, e *fleetv1alpha1.PlacementExplanation, wide bool, now time.Time) error {
 	what := e.Of.Kind + " " + e.Of.Name
 	if e.Of.Namespace != "" {
 		what = e.Of.Kind + " " + e.Of.Namespace + "/" + e.Of.Name
 	}
 	var out strings.Builder
-	p := func(format string, args ...any) { _ = say(&out, format, args...) } // it is memory
+	// writing to memory does not fail
+	p := func(format string, args ...any) { _ = say(&out, format, args...) }
 	p("%s: %s.\n", what, e.Message)
 	if d := e.Decision; d != nil {
 		p("So decided %s ago", duration.HumanDuration(now.Sub(d.Time.Time)))
@@ -162,7 +164,7 @@ func printSection[T any](out *strings.Builder, title string, all []T, line func(
 	}
 }
 
-// notSelected is the reason of the verdict on clusters that a policy does not mean.
+// notSelected is the reason of the verdict on clusters that a policy does not select.
 const notSelected = "NotSelected"
 
 // printWhyClusters prints the clusters, and returns how many it left out.

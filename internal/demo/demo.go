@@ -42,38 +42,40 @@ import (
 //go:embed sample.yaml
 var sample []byte
 
-// clusterNames are the names of the clusters, in the order in which they are used.
+// clusterNames returns the names of the clusters, in the order in which they are used.
 func clusterNames() [MaxClusters]string {
 	return [...]string{"oak", "pine", "birch", "cedar", "elm", "fir", "hazel", "larch", "maple", "rowan"}
 }
 
-// ByAgent is the cluster that an agent joins unless Options say otherwise, where there are as many: it dials the hub, as one would that the hub
-// cannot dial. Nothing runs on the nodes of a demonstration, so the agent is a process beside the cluster.
+// ByAgent is the cluster that joins by agent if Options.ByAgent is nil. Its agent dials the
+// hub, as for a cluster that the hub cannot dial. The nodes of a demonstration run no
+// processes, so the agent runs beside the cluster.
 const ByAgent = "birch"
 
-// MaxClusters is the most clusters that a demonstration can have.
+// MaxClusters is the maximum number of clusters of a demonstration.
 const MaxClusters = 10
 
 // Options of a demonstration.
 type Options struct {
-	// DataDir keeps everything; it is made when absent.
+	// DataDir is the directory for all data. It is created if it does not exist.
 	DataDir string
 	// Clusters is the number of member clusters, 1 to MaxClusters.
 	Clusters int
-	// ByAgent names the clusters that agents join. One that the demonstration does not have is
-	// refused. nil: the constant of that name, if the demonstration has that cluster.
+	// ByAgent has the names of clusters that join by agent. An unknown name is an error. nil:
+	// the constant ByAgent, if the demonstration has that cluster.
 	ByAgent []string
-	// KubeBinary is the multicall binary of Kubernetes components; empty: found beside the
-	// running executable.
+	// KubeBinary is the multicall binary of the Kubernetes components. "": it is searched
+	// beside the running executable.
 	KubeBinary string
-	// Progress is told what is being waited for. It may be called often.
+	// Progress is called with messages about what the demonstration waits for, often with the
+	// same one.
 	Progress func(message string)
 }
 
-// DefaultDataDir is where a demonstration keeps its data unless told otherwise.
+// DefaultDataDir returns the data directory of a demonstration without --data-dir.
 func DefaultDataDir() string { return filepath.Join(filepath.Dir(hub.DefaultDataDir()), "orrery-demo") }
 
-// MakeDataDir makes the data directory, if it is absent.
+// MakeDataDir creates the data directory, if it does not exist.
 func MakeDataDir(dataDir string) error {
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
 		return fmt.Errorf("make the data directory: %w; name another with --data-dir", err)
@@ -81,14 +83,14 @@ func MakeDataDir(dataDir string) error {
 	return nil
 }
 
-// Kubeconfig is the path of the demonstration's kubeconfig.
+// Kubeconfig returns the path of the demonstration's kubeconfig.
 func Kubeconfig(dataDir string) string { return filepath.Join(dataDir, "kubeconfig") }
 
-// ErrRunning says that the data directory is in use by a running demonstration.
+// ErrRunning means that a running demonstration uses the data directory.
 var ErrRunning = errors.New("a demo is already running")
 
-// Up runs a hub, its clusters and the sample until ctx ends, and then stops every
-// process it started. It calls ready once the sample is ready.
+// Up runs a hub, its clusters and the sample until ctx ends. Then it stops every process that
+// it started. It calls ready once the sample is ready.
 func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) error {
 	binary, err := hub.FindKubeBinary(o.KubeBinary)
 	if err != nil {
@@ -126,7 +128,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	readyFile := filepath.Join(o.DataDir, "hub.ready")
 	plan := process.Plan{
 		Name: "demo",
-		// More at once only fight for the processors.
+		// A higher number does not help: the processes only compete for the processors.
 		Parallelism: 2,
 		Processes: append([]process.Process{{
 			Name: "hub",
@@ -135,7 +137,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 				"--secure-port=0", "--fleet-port=0", "--ready-file=" + readyFile,
 			},
 			Ready: &process.Probe{File: &process.FileProbe{Path: readyFile}},
-			// It has children of its own to stop.
+			// The hub has to stop its own child processes.
 			DeathSignal: process.DeathSignalTerm,
 		}}, members.Processes()...),
 	}
@@ -160,8 +162,7 @@ func Up(ctx context.Context, o Options, log logr.Logger, ready func() error) err
 	stopped := make(chan error, 1)
 	go func() { stopped <- supervisor.Run(running) }()
 
-	// Whatever ends first decides: the set-up fails, a process cannot be started, or the
-	// user has seen enough.
+	// The first of these ends Up: the setup fails, a process cannot be started, or ctx ends.
 	settingUp, cancel := context.WithCancel(ctx)
 	defer cancel()
 	setUp := make(chan error, 1)
@@ -191,7 +192,7 @@ func ignoreCanceled(err error) error {
 	return err
 }
 
-// agents are the programs of the agents, by the cluster that each joins.
+// agents returns the paths of the agents' programs, by cluster.
 func (o *Options) agents() (map[string]string, error) {
 	all := clusterNames()
 	names := all[:o.Clusters]
@@ -244,7 +245,7 @@ func (o *Options) setUp(
 	return ready()
 }
 
-// waitProcesses reports which processes are still awaited until all are ready.
+// waitProcesses waits until all processes are ready, and reports which are not.
 func (o *Options) waitProcesses(ctx context.Context, s *process.Supervisor) error {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
@@ -309,7 +310,8 @@ func (o *Options) joinAll(ctx context.Context, c client.WithWatch, members *sand
 	return g.Wait()
 }
 
-// joinByAgent has a cluster join by the agent beside it, with the command that users have for it, unless it is joined so already.
+// joinByAgent joins a cluster by the agent beside it, with the command for users, unless the
+// cluster has joined by agent already.
 func joinByAgent(ctx context.Context, c client.WithWatch, self, hubKubeconfig string, m *sandbox.Cluster, region string) error {
 	var cluster clusterv1alpha1.Cluster
 	err := c.Get(ctx, types.NamespacedName{Name: m.Name}, &cluster)
@@ -360,8 +362,8 @@ func waitSample(ctx context.Context, c client.Client) error {
 	})
 }
 
-// known is true once the health of every copy in a namespace is known. After a restart the site is
-// as ready as it was before, and the hub has not heard of all clusters yet.
+// known reports whether the health of every copy in a namespace is known. After a restart the
+// status of the site is still that of the last run, before all clusters have reported.
 func known(ctx context.Context, c client.Client, namespace string) (bool, error) {
 	var bindings workv1alpha2.ResourceBindingList
 	if err := c.List(ctx, &bindings, client.InNamespace(namespace)); err != nil {
@@ -375,7 +377,8 @@ func known(ctx context.Context, c client.Client, namespace string) (bool, error)
 	return true, nil
 }
 
-// Command is a command line of the demonstration in a data directory: with --data-dir, unless that is the default.
+// Command returns a command line of the demonstration. It has --data-dir unless that is the
+// default.
 func Command(verb, dataDir string) string {
 	if dataDir == DefaultDataDir() {
 		return "orrery demo " + verb
@@ -383,7 +386,7 @@ func Command(verb, dataDir string) string {
 	return "orrery demo " + verb + " --data-dir=" + dataDir
 }
 
-// lock takes the data directory for this process and writes its pid there.
+// lock locks the data directory for this process and writes the process ID into the lock file.
 func lock(dataDir string) (unlock func(), err error) {
 	f, err := disk.TryLock(lockFile(dataDir))
 	if errors.Is(err, disk.ErrLocked) {
@@ -412,7 +415,8 @@ func readPID(dataDir string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
 
-// Running returns the process that runs the demonstration in the data directory, or 0.
+// Running returns the process ID of the demonstration that uses the data directory; 0 if there
+// is none.
 func Running(dataDir string) (pid int, err error) {
 	f, err := os.Open(lockFile(dataDir))
 	if errors.Is(err, os.ErrNotExist) {
@@ -432,8 +436,8 @@ func Running(dataDir string) (pid int, err error) {
 	}
 }
 
-// Down stops the demonstration in the data directory and waits until it is gone. It
-// returns false when none was running.
+// Down stops the demonstration that uses the data directory and waits until it has ended. It
+// returns false if none was running.
 func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
 	pid, err := Running(dataDir)
 	if err != nil || pid == 0 {
@@ -450,7 +454,7 @@ func Down(ctx context.Context, dataDir string) (stopped bool, err error) {
 			return false, fmt.Errorf("stop process %d: %w", pid, err)
 		}
 	}
-	// The process gives up the lock of the data directory before it ends.
+	// The process releases the lock of the data directory before it ends.
 	err = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
 		if !ended {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
@@ -482,7 +486,7 @@ func link(target, path string) error {
 // Delete removes the data of a demonstration that is not running.
 func Delete(dataDir string) error {
 	if _, err := os.Stat(lockFile(dataDir)); err != nil {
-		// Whatever is there, it is not ours.
+		// The directory is not that of a demonstration, so nothing in it is deleted.
 		return fmt.Errorf("delete %s: it is not the data directory of a demo: %w", dataDir, err)
 	}
 	unlock, err := lock(dataDir)

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked is that another process has a lock, or another part of this one.
+// ErrLocked means that another process, or another part of this one, holds the lock.
 var ErrLocked = errors.New("it is locked by another process")
 
-// lockInterval is how often a lock that another holds is asked for.
+// lockInterval is the interval between attempts to lock.
 const lockInterval = 20 * time.Millisecond
 
-// Lock makes a file, if need be, and waits until it is locked or ctx ends. The lock ends with Unlock, or with the process.
+// Lock opens or creates a file, and waits until it has locked the file or ctx ends. The lock
+// ends with Unlock or with the process.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	for {
 		f, err := lockFile(path, func(f *os.File) error { return LockOpen(ctx, f) })
@@ -27,10 +28,11 @@ func Lock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// TryLock is Lock, except that it fails with ErrLocked at once.
+// TryLock is Lock without waiting. It returns ErrLocked if the file is locked.
 func TryLock(path string) (*os.File, error) { return lockFile(path, TryLockOpen) }
 
-// lockFile locks a file. That it is another one by then counts as locked.
+// lockFile opens or creates a file and locks it. It returns ErrLocked if the path no longer
+// leads to that file afterwards.
 func lockFile(path string, lock func(*os.File) error) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -39,7 +41,8 @@ func lockFile(path string, lock func(*os.File) error) (*os.File, error) {
 	if err := lock(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	// Who held it may have removed or renamed the file: a lock on what is no longer there locks nothing.
+	// The previous holder may have removed or renamed the file. A lock on such a file protects
+	// nothing.
 	ours, err := f.Stat()
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -55,7 +58,7 @@ func lockFile(path string, lock func(*os.File) error) (*os.File, error) {
 	}
 }
 
-// LockOpen locks a file or a directory that is open, and waits for that until ctx ends.
+// LockOpen locks an open file or directory. It waits for the lock until ctx ends.
 func LockOpen(ctx context.Context, f *os.File) error {
 	tick := time.NewTicker(lockInterval)
 	defer tick.Stop()
@@ -71,7 +74,7 @@ func LockOpen(ctx context.Context, f *os.File) error {
 	}
 }
 
-// TryLockOpen is LockOpen, except that it fails with ErrLocked at once.
+// TryLockOpen is LockOpen without waiting. It returns ErrLocked if the file is locked.
 func TryLockOpen(f *os.File) error {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -88,8 +91,9 @@ func TryLockOpen(f *os.File) error {
 	}
 }
 
-// Unlock ends a lock and closes its file. To close it is not enough: a process that is just being started shares the open
-// file until it runs its program. The errors change nothing, for the lock ends with this process at the latest.
+// Unlock releases a lock and closes its file. Closing alone is not enough: a child process that
+// is being started shares the open file until it executes its program. Errors are ignored,
+// because the lock ends with this process at the latest.
 func Unlock(f *os.File) {
 	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 	_ = f.Close()

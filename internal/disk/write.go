@@ -1,5 +1,5 @@
-// Package disk replaces files so that a crash leaves the old one or the new one, and locks what one process at a time may
-// work on.
+// Package disk replaces files atomically, so that a crash leaves the old or the new content. It
+// also has locks between processes.
 package disk
 
 import (
@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// Points at which a Writer can be made to break off.
+// Points at which Writer.Fault can stop a write.
 const (
 	PointCreated      = "file/created"
 	PointBeforeRename = "file/before-rename"
 	PointAfterRename  = "file/after-rename"
 )
 
-// Writer replaces files. The zero value is what a product uses.
+// Writer replaces files. The zero value is for production use.
 type Writer struct {
-	// NoSync leaves out what is only needed to survive a loss of power.
+	// NoSync skips the calls of fsync, which are needed only to survive a loss of power.
 	NoSync bool
-	// Fault, unless nil, is called at each point; the write ends there if it returns an error.
+	// Fault is called at each point; nil: never. If it returns an error, the write ends there.
 	Fault func(point string) error
 }
 
-// WriteFile replaces a file, whose directory is there. Two processes that write one file at a time must lock each other
-// out; one of them may fail otherwise.
+// WriteFile replaces a file. Its directory must exist. Processes that may write the same file
+// at the same time must use a lock; otherwise one of the writes may fail.
 func WriteFile(path string, mode fs.FileMode, content []byte) error {
 	return Writer{}.WriteFile(path, mode, content)
 }
 
-// WriteFile replaces a file with a content.
+// WriteFile replaces a file with the content.
 func (w Writer) WriteFile(path string, mode fs.FileMode, content []byte) error {
 	return w.Write(path, mode, func(f io.Writer) error {
 		_, err := f.Write(content)
@@ -41,7 +41,7 @@ func (w Writer) WriteFile(path string, mode fs.FileMode, content []byte) error {
 	})
 }
 
-// Write replaces a file with what the function writes.
+// Write replaces a file with the output of write.
 func (w Writer) Write(path string, mode fs.FileMode, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -49,7 +49,7 @@ func (w Writer) Write(path string, mode fs.FileMode, write func(io.Writer) error
 		}
 	}()
 	beside := Beside(path)
-	if err := Remove(beside); err != nil { // a process was killed while it wrote
+	if err := Remove(beside); err != nil { // left by a killed process
 		return err
 	}
 	f, err := os.OpenFile(beside, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -87,7 +87,7 @@ func (w Writer) fault(point string) error {
 	return w.Fault(point)
 }
 
-// SyncDir makes last what was renamed, linked or removed in a directory.
+// SyncDir makes renames, links and removals in a directory durable.
 func (w Writer) SyncDir(dir string) error {
 	if w.NoSync {
 		return nil
@@ -99,21 +99,22 @@ func (w Writer) SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// besideSuffix ends the names of files that are not renamed yet.
+// besideSuffix is the suffix of files that are not renamed yet.
 const besideSuffix = ".orrery-new"
 
-// Beside is where a file is written before it is renamed. The name is always the same, so that the next write finds what
-// a killed process left.
+// Beside returns the path to which a file is written before it is renamed. It is always the
+// same, so that the next write finds the file of a killed process.
 func Beside(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+besideSuffix)
 }
 
-// Partial is true of the name of a file that is not renamed yet, and stays such when the process is killed.
+// Partial reports whether name belongs to a file that is not renamed yet. A killed process may
+// leave such a file.
 func Partial(name string) bool {
 	return strings.HasPrefix(name, ".") && strings.HasSuffix(name, besideSuffix)
 }
 
-// Remove removes a file or an empty directory that may not be there.
+// Remove removes a file or an empty directory, if it exists.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -72,7 +72,8 @@ type Enrollment struct {
 	ensured reconciler.Attempt
 }
 
-// Prepared returns a channel that is closed once the enrollment has written what a start writes on the hub, or has failed to once.
+// Prepared returns a channel that is closed once the enrollment has written its objects at the
+// start on the hub, or has failed once to write them.
 func (e *Enrollment) Prepared() <-chan struct{} { return e.ensured.Ended() }
 
 // everybody in the queue is all clusters, and the authority.

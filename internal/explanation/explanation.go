@@ -1,10 +1,11 @@
-// Package explanation says why an object of the hub is where it is, how it fares there, and where it would be: what the controllers know already, for
-// whoever asks. It writes nothing. What is gathered is a set of facts; what they mean is decided by pure functions of them.
+// Package explanation explains why an object of the hub is placed in its clusters, what its
+// state there is, and where it would be placed. It reports what the controllers know already,
+// and writes nothing. It collects facts; pure functions draw the conclusions.
 //
-// Who asks needs the right to get the object, or to create policies where a policy is reviewed.
-// Who has rights in one namespace sees the clusters that it may use, as in a search. An answer is
-// the same whether another cluster is in the fleet or not, unless it has the object: such
-// clusters are counted, and not named.
+// The caller needs the right to get the object, or to create policies to review one. A caller
+// with rights in one namespace sees the clusters that the namespace may use, as in a search. An
+// answer does not depend on whether another cluster is in the fleet, unless the cluster has the
+// object: such clusters are counted and not named.
 package explanation
 
 import (
@@ -34,7 +35,7 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Options are the rooms that know. All of them are required.
+// Options are the components that provide facts. All of them are required.
 type Options struct {
 	Placement *placement.Controller
 	Applier   *apply.Applier
@@ -44,21 +45,22 @@ type Options struct {
 	Mirror    *mirror.Mirror
 	Store     *store.Store
 	Records   records.Reader
-	// Hub is a client that reads of the hub and not of a cache, as an administrator.
+	// Hub is a client that reads from the hub and not from a cache, with the rights of an
+	// administrator.
 	Hub    client.Client
 	Mapper meta.RESTMapper
 }
 
-// Explainer explains.
+// Explainer answers questions about placements.
 type Explainer struct{ know Options }
 
 // New returns an Explainer.
 func New(o Options) *Explainer { return &Explainer{o} }
 
-// Authorize returns nil if the caller may do something on the hub, and else what to tell them.
+// Authorize returns nil if the caller may do what on the hub, and else the error for the caller.
 type Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
 
-// allows is true if the caller may do something.
+// allows reports whether the caller may do what.
 func (may Authorize) allows(ctx context.Context, what authorizationv1.ResourceAttributes) (bool, error) {
 	err := may(ctx, what)
 	if apierrors.IsForbidden(err) {
@@ -67,23 +69,24 @@ func (may Authorize) allows(ctx context.Context, what authorizationv1.ResourceAt
 	return err == nil, err
 }
 
-// subject is an object of the hub that is asked about.
+// subject is the object of the hub that a question is about.
 type subject struct {
 	object   *unstructured.Unstructured
 	resource schema.GroupVersionResource
-	binding  *workv1alpha2.ResourceBinding // nil: there is none
-	// gone is true when the object is not on the hub any more: it is as its binding names it.
+	binding  *workv1alpha2.ResourceBinding // nil if the object has no binding
+	// gone is true if the hub does not have the object any more; object then has what the
+	// binding records.
 	gone bool
 	visibility
 }
 
-// reference is what the parameter of names.
+// reference is the value of the parameter of.
 type reference struct {
 	kind            schema.GroupKind
 	namespace, name string
 }
 
-// parse reads KIND[.GROUP]/NAMESPACE/NAME.
+// parse parses KIND[.GROUP]/NAMESPACE/NAME, or KIND[.GROUP]/NAME.
 func parse(of string) (reference, error) {
 	parts := strings.Split(of, "/")
 	if len(parts) < 2 || len(parts) > 3 {
@@ -99,7 +102,8 @@ func parse(of string) (reference, error) {
 	return r, nil
 }
 
-// subject finds what of names, for who may get it. field is where it was asked for.
+// subject returns the object that of names, if the caller may get it. field is the name of the
+// parameter, for errors.
 func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string) (*subject, error) {
 	r, err := parse(of)
 	if err != nil {
@@ -144,7 +148,7 @@ func (e *Explainer) subject(ctx context.Context, may Authorize, field, of string
 	return s, err
 }
 
-// bound is the object of a binding, as far as the binding says what it was.
+// bound returns the object of a binding, with the fields that the binding records.
 func bound(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
 	of, o := b.Spec.Resource, &unstructured.Unstructured{}
 	o.SetAPIVersion(of.APIVersion)
@@ -156,7 +160,7 @@ func bound(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
 	return o
 }
 
-// mapping finds a kind that is named by itself, or by its resource.
+// mapping returns the mapping of a kind. The kind may also be the name of its resource.
 func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	mapping, err := e.know.Mapper.RESTMapping(kind)
 	if err == nil || !meta.IsNoMatchError(err) {
@@ -169,10 +173,11 @@ func (e *Explainer) mapping(kind schema.GroupKind) (*meta.RESTMapping, error) {
 	return e.know.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 
-// visible says which clusters a caller sees who may do something with objects of a namespace:
-// all, if they may list the clusters; and in which they may see what is there, and so sees, too:
-// in all, if they may do it everywhere, else in those that the namespace may use. Without a type
-// nothing is read.
+// visible returns which clusters a caller sees, for objects of a namespace. The caller sees all
+// clusters if it may list clusters or may do everywhere in all namespaces, else those that the
+// namespace may use. It also returns in which clusters the caller sees the objects: in all if it
+// may do everywhere in all namespaces, else in those that the namespace may use. If everywhere
+// has no resource, its right is not checked.
 func (e *Explainer) visible(ctx context.Context, may Authorize, everywhere authorizationv1.ResourceAttributes, namespace string) (visibility, error) {
 	all := func(string) bool { return true }
 	if everywhere.Resource != "" {

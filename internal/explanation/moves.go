@@ -26,13 +26,14 @@ import (
 )
 
 const (
-	// movesTime is how long one question has what would be decided worked out, and rightsTime how long what the caller may know of it.
+	// movesTime limits the calculation of the moves for one request, and rightsTime the checks
+	// of the rights of the caller.
 	movesTime, rightsTime = 20 * time.Second, 10 * time.Second
-	// mostMoves bounds the moves that are told one by one.
+	// mostMoves is the maximum number of moves in an answer.
 	mostMoves = 100
 )
 
-// moves answers what a change moves that nobody made yet.
+// moves answers which replicas and objects a change would move that is not made yet.
 func (e *Explainer) moves(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (*fleetv1alpha1.PlacementReviewStatus, error) {
 	change := spec.Moves
 	if !equality.Semantic.DeepEqual(*spec, fleetv1alpha1.PlacementReviewSpec{Moves: change}) {
@@ -68,12 +69,13 @@ func (e *Explainer) moves(ctx context.Context, may Authorize, spec *fleetv1alpha
 	status := &fleetv1alpha1.PlacementReviewStatus{Time: metav1.NowMicro(), Moves: moves}
 	everything, err := may.listsClusters(ctx)
 	if everything {
-		status.Snapshot = told.Snapshot // it counts the changes of all clusters
+		status.Snapshot = told.Snapshot // the number reflects changes of all clusters
 	}
 	return status, err
 }
 
-// supposePolicy is a policy as it would be, which the hub's API server checks and completes, for who may make, edit or delete it.
+// supposePolicy returns the supposed change of a policy. The API server of the hub checks and
+// completes the policy. The caller needs the right to create, edit or delete it.
 func (e *Explainer) supposePolicy(ctx context.Context, may Authorize, s *fleetv1alpha1.SupposedPolicy) (placement.Supposition, error) {
 	what := placement.Supposition{Policy: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}
 	if s.Name == "" {
@@ -117,7 +119,8 @@ func (e *Explainer) supposePolicy(ctx context.Context, may Authorize, s *fleetv1
 	return what, nil
 }
 
-// supposeCluster is a cluster as it would be, for who may have it so.
+// supposeCluster returns the supposed change of a cluster. The caller needs the right to make
+// the change.
 func (e *Explainer) supposeCluster(ctx context.Context, may Authorize, s *fleetv1alpha1.SupposedCluster) (placement.Supposition, error) {
 	what := placement.Supposition{Cluster: s.Name, Leaves: s.Leaves, Labels: s.Labels}
 	if s.Leaves == (s.Labels != nil) {
@@ -138,7 +141,7 @@ func (e *Explainer) supposeCluster(ctx context.Context, may Authorize, s *fleetv
 	return what, nil
 }
 
-// any is nil if the caller may do one of several things.
+// any returns nil if the caller may do what with one of the verbs.
 func (may Authorize) any(ctx context.Context, what authorizationv1.ResourceAttributes, verbs ...string) (err error) {
 	for _, what.Verb = range verbs {
 		if err = may(ctx, what); err == nil || !apierrors.IsForbidden(err) {
@@ -148,29 +151,29 @@ func (may Authorize) any(ctx context.Context, what authorizationv1.ResourceAttri
 	return err
 }
 
-// scope is a kind in one namespace, or everywhere.
+// scope is a kind in one namespace; "" for all namespaces.
 type scope struct {
 	kind      schema.GroupKind
 	namespace string
 }
 
-// sights are what somebody may see of the objects of a scope.
+// sights are the rights of a caller to the objects of a scope.
 type sights struct {
 	visibility
 
-	may bool // they may get them
+	may bool // the caller may get the objects
 }
 
-// audience is who asked.
+// audience is the caller of a request, with cached rights.
 type audience struct {
 	*Explainer
 
 	may   Authorize
-	until time.Time // when no more is asked about rights
+	until time.Time // no rights are checked after this time
 	kinds map[scope]sights
 }
 
-// sees says which clusters the caller may see of an object, if they may get it.
+// sees returns which clusters the caller sees for an object, if the caller may get it.
 func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace string) (sights, error) {
 	in := scope{kind, namespace}
 	known, ok := a.kinds[in]
@@ -179,7 +182,7 @@ func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace st
 	}
 	mapping, err := a.mapping(kind)
 	if err != nil {
-		a.kinds[in] = known // the hub does not serve it any more: nobody may get it
+		a.kinds[in] = known // the hub does not serve the kind any more, so no user may get it
 		return known, nil   //nolint:nilerr // so it is no failure
 	}
 	what := authorizationv1.ResourceAttributes{
@@ -197,7 +200,8 @@ func (a *audience) sees(ctx context.Context, kind schema.GroupKind, namespace st
 	return known, nil
 }
 
-// tell is what the caller may know of what moves. A right to get one object by its name only is not looked for.
+// tell returns the moves that the caller may see. A right to get one object only by its name is
+// not checked.
 func (a *audience) tell(ctx context.Context, told placement.Moves) (*fleetv1alpha1.PlacementMoves, error) {
 	moves := &fleetv1alpha1.PlacementMoves{Looked: told.Looked, Moving: len(told.Moving), Exact: told.Exact}
 	for _, m := range told.Moving {
@@ -224,7 +228,8 @@ func (a *audience) tell(ctx context.Context, told placement.Moves) (*fleetv1alph
 	return moves, nil
 }
 
-// loses orders moves: first those after which nothing is left at once, then those that take something out of a cluster.
+// loses returns the position of a move in the order: first moves that leave the object in
+// no cluster at once, then moves that remove something from a cluster.
 func loses(m fleetv1alpha1.PlacementMove) int {
 	switch {
 	case m.AtOnce:
@@ -236,7 +241,7 @@ func loses(m fleetv1alpha1.PlacementMove) int {
 	}
 }
 
-// moving is what a move means to who asked. It is pure.
+// moving returns a move as the caller may see it. It is pure.
 func moving(m placement.Move, v visibility) fleetv1alpha1.PlacementMove {
 	o, after := m.Object, m.After
 	own := whereabouts(after)

@@ -27,33 +27,37 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// facts are what is known of an object's placement.
+// facts are what is known about the placement of an object.
 type facts struct {
 	*subject
 
-	placeable bool // some policy may claim it
-	known     bool // policies and bindings are
+	placeable bool // some policy may claim the object
+	known     bool // policies and bindings are known
 	claims    placement.Claims
 	near      []policy.Miss
-	outcome   *placement.Outcome // of the last decision of this process; nil: there is none
-	decision  *records.Decision  // the last that was recorded; nil: there is none, or unrecorded says why it cannot be read
-	unread    error
-	results   map[string]fleetv1alpha1.PlacementResult
-	recorded  bool              // those of earlier processes are among them; false: they cannot be read
-	waiting   []string          // clusters whose copies wait for others, though no eviction task says so
+	outcome   *placement.Outcome // of the last decision of this process; nil: none
+	// decision is the last one that was recorded. It is nil if there is none, if the object is
+	// gone, or if unread is not nil.
+	decision *records.Decision
+	unread   error
+	results  map[string]fleetv1alpha1.PlacementResult
+	// results of earlier processes are included; false: they cannot be read
+	recorded bool
+	// waiting are clusters whose copies wait for others, without an eviction task.
+	waiting   []string
 	copies    []string          // clusters that have copies
-	contests  map[string]string // who changes the copy again and again, by cluster
+	contests  map[string]string // by cluster, the writer that changes the copy repeatedly
 	overrides []fleetv1alpha1.ExplainedPolicy
 	missing   []string // override policies without which nothing is written
 	follows   []fleetv1alpha1.ExplainedObject
-	// closed says why clusters are closed to the namespace, by name. It is only set for callers who
-	// see every cluster.
+	// closed are the reasons, by cluster, why the namespace may not use it. It is only set for
+	// callers that see every cluster.
 	closed  map[string]string
-	keeping []string // clusters that may have copies of what is being removed
-	away    []string // those of them that do not answer
+	keeping []string // clusters that may have copies that are being removed
+	away    []string // those of keeping that do not respond
 }
 
-// Placement explains where an object is placed.
+// Placement explains the placement of an object.
 func (e *Explainer) Placement(ctx context.Context, may Authorize, of string) (*fleetv1alpha1.PlacementExplanation, error) {
 	s, err := e.subject(ctx, may, "parameter of", of)
 	if err != nil {
@@ -75,7 +79,7 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	f.claims, f.known = e.know.Placement.Claims(o, b)
 	f.known = f.known && e.know.Fleet.Synced()
 	if s.gone {
-		f.claims = placement.Claims{} // nothing claims what is not there
+		f.claims = placement.Claims{} // no policy claims a missing object
 	} else if len(f.claims.Order) == 0 {
 		policies, err := e.listable(ctx, may, o.GetNamespace())
 		if err != nil {
@@ -132,7 +136,7 @@ func (e *Explainer) facts(ctx context.Context, may Authorize, s *subject) (facts
 	return f, err
 }
 
-// closed returns why clusters are closed to a namespace, by name.
+// closed returns the reasons, by cluster, why a namespace may not use it.
 func (e *Explainer) closed(namespace string) map[string]string {
 	snapshot := e.know.Fleet.Snapshot()
 	fence := snapshot.Fence(namespace)
@@ -148,7 +152,7 @@ func (e *Explainer) closed(namespace string) map[string]string {
 	return closed
 }
 
-// listable are the policies that the caller may list, of those that can be about a namespace.
+// listable returns the policies that can concern a namespace and that the caller may list.
 func (e *Explainer) listable(ctx context.Context, may Authorize, namespace string) ([]*policyv1alpha1.PropagationPolicy, error) {
 	what := authorizationv1.ResourceAttributes{
 		Verb: "list", Group: policyv1alpha1.GroupVersion.Group, Version: policyv1alpha1.GroupVersion.Version, Resource: "clusterpropagationpolicies",
@@ -176,7 +180,8 @@ func kindOfOverride(namespace string) string {
 	return "OverridePolicy"
 }
 
-// overriding are override policies, and the clusters of a binding (nil: there is none) in which they change something.
+// overriding returns override policies, with the clusters of a binding (nil: none) in which they
+// change something.
 func (e *Explainer) overriding(selecting []*render.Override, b *workv1alpha2.ResourceBinding) []fleetv1alpha1.ExplainedPolicy {
 	var all []fleetv1alpha1.ExplainedPolicy
 	for _, v := range selecting {
@@ -199,7 +204,8 @@ func overridePolicy(v *render.Override) fleetv1alpha1.ExplainedPolicy {
 	}
 }
 
-// results are how the last attempts in the clusters ended: those of this process, and when it knows none, those that were recorded; false: these cannot be read.
+// results returns the last results by cluster: those of this process, or else recorded ones.
+// false: the recorded results cannot be read.
 func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1alpha1.PlacementResult, bool) {
 	recorded, err := e.know.Records.Results(ctx, s.binding.UID)
 	results := map[string]fleetv1alpha1.PlacementResult{}
@@ -229,7 +235,7 @@ func (e *Explainer) results(ctx context.Context, s *subject) (map[string]fleetv1
 	return results, err == nil
 }
 
-// follows are the objects that one follows, as far as the caller may get them.
+// follows returns the objects that this one is a dependency of, if the caller may get them.
 func (e *Explainer) follows(ctx context.Context, may Authorize, b *workv1alpha2.ResourceBinding) ([]fleetv1alpha1.ExplainedObject, error) {
 	var all []fleetv1alpha1.ExplainedObject
 	for _, r := range b.Spec.RequiredBy {
@@ -239,7 +245,7 @@ func (e *Explainer) follows(ctx context.Context, may Authorize, b *workv1alpha2.
 		}
 		mapping, err := e.know.Mapper.RESTMapping(binding.Kind(other).GroupKind())
 		if err != nil {
-			continue // the hub does not serve it any more
+			continue // the hub does not serve the kind any more
 		}
 		allowed, err := may.allows(ctx, authorizationv1.ResourceAttributes{
 			Verb: "get", Group: mapping.Resource.Group, Version: mapping.Resource.Version, Resource: mapping.Resource.Resource,
@@ -261,7 +267,7 @@ const (
 	mostFollow = 100
 )
 
-// explain says what the facts mean. It is pure.
+// explain draws the conclusions from facts. It is pure.
 func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 	e := &fleetv1alpha1.PlacementExplanation{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "PlacementExplanation"},
@@ -302,7 +308,7 @@ func explain(f facts) *fleetv1alpha1.PlacementExplanation {
 	return e
 }
 
-// nearly are the policies that leave the object out, and those that nearly select it.
+// nearly returns the policies that exclude the object, and those that almost select it.
 func (f *facts) nearly() []fleetv1alpha1.ExplainedPolicy {
 	var all []fleetv1alpha1.ExplainedPolicy
 	for _, s := range f.claims.Skipped {
@@ -320,10 +326,10 @@ func (f *facts) nearly() []fleetv1alpha1.ExplainedPolicy {
 	return all[:min(len(all), mostNear)]
 }
 
-// reserved is why no policy may claim an object.
+// reserved is the reason why no policy may claim an object.
 const reserved = "every cluster makes such an object for itself, or it is the hub's own"
 
-// sight returns the sight of the caller, for the clusters that have the object or had it.
+// sight returns the filter for the caller, with the clusters that have or had the object.
 func (f *facts) sight() sight {
 	own := slices.Concat(f.waiting, f.copies, f.keeping, slices.Collect(maps.Keys(f.contests)), slices.Collect(maps.Keys(f.results)))
 	if f.binding != nil {
@@ -341,21 +347,21 @@ func propagationPolicy(p *policyv1alpha1.PropagationPolicy) fleetv1alpha1.Explai
 	return fleetv1alpha1.ExplainedPolicy{Kind: policy.Kind(p.Namespace), Namespace: p.Namespace, Name: p.Name, Generation: p.Generation}
 }
 
-// follow says what follows the object.
+// follow adds the dependencies of the object.
 func (f *facts) follow(e *fleetv1alpha1.PlacementExplanation) {
 	spec := &f.binding.Spec
 	if !spec.PropagateDeps {
 		return
 	}
 	for _, d := range spec.Dependencies[:min(len(spec.Dependencies), mostFollow)] {
-		// What follows is of the core API.
+		// Dependencies are of the core API.
 		gv := schema.GroupVersion{Group: d.Group, Version: "v1"}
 		e.Follow = append(e.Follow, fleetv1alpha1.ExplainedObject{APIVersion: gv.String(), Kind: d.Kind, Namespace: f.binding.Namespace, Name: d.Name})
 	}
 	e.FollowMore = len(spec.Dependencies) - len(e.Follow)
 }
 
-// decides is true if the recorded decision is the one that the binding says.
+// decides reports whether the recorded decision is the one in the binding.
 func (f *facts) decides() bool {
 	d, b := f.decision, f.binding
 	return d != nil && d.Binding == b.UID && d.PlacementHash == b.Spec.PlacementHash &&
@@ -364,7 +370,7 @@ func (f *facts) decides() bool {
 		})
 }
 
-// targets are the clusters of a binding as a record has them.
+// targets returns the clusters of a binding in the form of a record.
 func targets(of []workv1alpha2.TargetCluster) []records.Target {
 	all := make([]records.Target, 0, len(of))
 	for _, t := range of {
@@ -383,7 +389,8 @@ func decisionOf(d *records.Decision, current bool, seen *sight) *fleetv1alpha1.E
 	}
 }
 
-// clusters are those of the binding, and, if the recorded decision is about it, those that were judged.
+// clusters returns the clusters of the binding and, if the recorded decision is that of the
+// binding (about is true), all clusters with a verdict.
 func (f *facts) clusters(about bool, seen *sight) []fleetv1alpha1.ExplainedCluster {
 	b := f.binding
 	all := clusterList{}
@@ -413,7 +420,7 @@ func (f *facts) clusters(about bool, seen *sight) []fleetv1alpha1.ExplainedClust
 	return all.sorted(seen)
 }
 
-// clusterList is clusters by name.
+// clusterList has clusters by name.
 type clusterList map[string]*fleetv1alpha1.ExplainedCluster
 
 func (l clusterList) of(name string) *fleetv1alpha1.ExplainedCluster {
@@ -432,8 +439,8 @@ func (l clusterList) verdicts(all []records.Verdict) {
 	}
 }
 
-// close adds the clusters that were closed to the namespace since the decision, or joined since:
-// nothing is decided again because of them.
+// close adds the clusters that were closed to the namespace, or joined, since the decision: such
+// changes cause no new decision.
 func (l clusterList) close(closed map[string]string) {
 	for name, message := range closed {
 		is := func(v fleetv1alpha1.PlacementVerdict) bool {
@@ -445,7 +452,7 @@ func (l clusterList) close(closed map[string]string) {
 	}
 }
 
-// sorted are those that the caller sees, by name.
+// sorted returns the clusters that the caller sees, by name.
 func (l clusterList) sorted(seen *sight) []fleetv1alpha1.ExplainedCluster {
 	var all []fleetv1alpha1.ExplainedCluster
 	for name, c := range l {
@@ -457,7 +464,7 @@ func (l clusterList) sorted(seen *sight) []fleetv1alpha1.ExplainedCluster {
 	return all
 }
 
-// sum sums it all up.
+// sum sets the state and the summary.
 func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 	b := f.binding
 	switch {
@@ -526,15 +533,16 @@ func (f *facts) sum(e *fleetv1alpha1.PlacementExplanation, seen *sight) {
 	}
 }
 
-// stands is true if the placement is by the policy as it is now.
+// stands reports whether the placement follows the present version of the policy. It is also true
+// if no policy claims the object.
 func (f *facts) stands(e *fleetv1alpha1.PlacementExplanation, follower bool) bool {
 	return follower && e.Policy == nil || e.Policy == nil || e.PlacedBy == nil && f.claims.Hash == f.binding.Spec.PlacementHash
 }
 
-// unreadable is why something that may have been recorded is not known.
+// unreadable is the reason why records are unknown.
 const unreadable = "the hub's records cannot be read now"
 
-// unrecorded is why there is no decision.
+// unrecorded returns the reason why there is no decision.
 func (f *facts) unrecorded() string {
 	if f.unread != nil {
 		return unreadable
@@ -542,7 +550,8 @@ func (f *facts) unrecorded() string {
 	return "the hub has no record of the decision"
 }
 
-// scheduled is what the condition Scheduled says: as this process decided last, or as an earlier one wrote it.
+// scheduled returns the condition Scheduled: from the last decision of this process, or as an
+// earlier process wrote it.
 func (f *facts) scheduled() (reason, message string) {
 	if f.outcome != nil {
 		return f.outcome.Reason, f.outcome.Message

@@ -7,8 +7,8 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// waitsRemoval says which clusters may have copies of what is being removed, and why: those
-// together of which the same is said.
+// waitsRemoval adds which clusters may have copies that are being removed, and why. Clusters
+// with the same message share an entry.
 func (f *facts) waitsRemoval(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
 	still := "copies are there still" + propagation(f.binding)
 	clusters := map[string][]string{still: nil}

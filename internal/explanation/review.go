@@ -48,7 +48,7 @@ func (e *Explainer) Review(ctx context.Context, may Authorize, review fleetv1alp
 	return &review, nil
 }
 
-// reviewed is the object that is asked about, and which clusters the caller may see.
+// reviewed returns the object of a review, and which clusters the caller may see.
 func (e *Explainer) reviewed(ctx context.Context, may Authorize, spec *fleetv1alpha1.PlacementReviewSpec) (o *unstructured.Unstructured, v visibility, err error) {
 	switch {
 	case spec.Of != "" && len(spec.Object) > 0:
@@ -90,10 +90,11 @@ func where(namespace string) string {
 	return "namespace " + namespace
 }
 
-// noName is the name of an object that has none yet: nothing on the hub has it.
+// noName is the name of an object without a name: no object of the hub has it.
 const noName = "*"
 
-// imagined is an object that every cluster takes: with replicas that request nothing, if some are asked for.
+// imagined returns an object that every cluster accepts: a ConfigMap or, if the review has
+// replicas, a Deployment without resource requests.
 func imagined(spec *fleetv1alpha1.PlacementReviewSpec) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
 	if spec.Replicas != nil {
@@ -104,7 +105,8 @@ func imagined(spec *fleetv1alpha1.PlacementReviewSpec) *unstructured.Unstructure
 	return o
 }
 
-// settle gives an object that the hub need not have the namespace of its policy, and what the hub has nobody name for it.
+// settle completes an object that need not be on the hub: it sets the namespace of the policy,
+// removes the UID, and sets a name if there is none.
 func (e *Explainer) settle(o *unstructured.Unstructured, namespace string) error {
 	mapping, err := e.mapping(o.GroupVersionKind().GroupKind())
 	if err != nil {
@@ -124,14 +126,14 @@ func (e *Explainer) settle(o *unstructured.Unstructured, namespace string) error
 	if namespaced && o.GetNamespace() == "" {
 		return apierrors.NewBadRequest("spec.object.metadata.namespace: a " + o.GetKind() + " is in one: name it")
 	}
-	o.SetUID("") // it is none of the hub's
+	o.SetUID("") // the object is not on the hub
 	if o.GetName() == "" {
 		o.SetName(noName)
 	}
 	return nil
 }
 
-// tryOut has the hub's API server check and complete a policy, which is not stored.
+// tryOut makes the API server of the hub check and complete a policy, which is not stored.
 func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementReviewSpec, o *unstructured.Unstructured) (*policyv1alpha1.PropagationPolicy, error) {
 	p := &policyv1alpha1.PropagationPolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: spec.Namespace, GenerateName: "review-"},
@@ -150,7 +152,7 @@ func (e *Explainer) tryOut(ctx context.Context, spec *fleetv1alpha1.PlacementRev
 	return p, nil
 }
 
-// answered is what a decision means to who asked. It is pure.
+// answered returns a decision as the caller may see it. It is pure.
 func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReviewStatus {
 	if d.Spec == nil {
 		return early()
@@ -160,7 +162,7 @@ func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReview
 		Time: metav1.NewMicroTime(r.Time), State: fleetv1alpha1.PlacementPlaced, Reason: d.Outcome.Reason, Replicas: d.Spec.Replicas, Divided: r.Divided,
 	}
 	if v.everything {
-		status.Snapshot = r.Snapshot // it counts the changes of all clusters
+		status.Snapshot = r.Snapshot // the number reflects changes of all clusters
 	}
 	seen := newSight(v, whereabouts(d.Spec))
 	if len(d.Spec.Clusters) == 0 {
@@ -182,7 +184,8 @@ func answered(d placement.Decision, v visibility) *fleetv1alpha1.PlacementReview
 	return status
 }
 
-// whereabouts returns the clusters that a binding places its object in or moves it out of.
+// whereabouts returns the clusters in which a binding places its object or which it is moving
+// out of.
 func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	var names []string
 	for _, t := range spec.Clusters {
@@ -194,7 +197,7 @@ func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	return names
 }
 
-// early is the answer while it is too early to say.
+// early returns the answer while the state of the clusters is not known yet.
 func early() *fleetv1alpha1.PlacementReviewStatus {
 	return &fleetv1alpha1.PlacementReviewStatus{
 		State: fleetv1alpha1.PlacementWaiting, Message: "too little is known of the clusters yet: ask again in a moment", Time: metav1.NowMicro(),

@@ -13,23 +13,22 @@ import (
 type visibility struct {
 	// everything is true if the caller sees every cluster.
 	everything bool
-	// fenced is true if decisions are made on no other clusters than those that the caller sees, and
-	// those that have the object.
+	// fenced is true if decisions concern only the clusters that the caller sees and those that
+	// have the object.
 	fenced bool
 	sees   func(cluster string) bool
 	// reads reports whether the caller sees the objects in a cluster, and not only its name.
 	reads func(cluster string) bool
 }
 
-// sight filters what is known of one object by the visibility of the caller. Nothing that it
-// returns depends on a cluster that the caller does not see and that does not have the object:
-// neither the number of such clusters nor their names, so that a text with a guessed name gives
-// nothing away.
+// sight filters facts about one object by the visibility of the caller. Its results do not
+// depend on clusters that the caller does not see and that do not have the object: neither on
+// their number nor on their names. A message with a guessed name therefore reveals nothing.
 type sight struct {
 	visibility
 
-	own    map[string]bool // clusters that have the object, or had it: messages may name them
-	hidden map[string]bool // those of them that would have been shown
+	own    map[string]bool // clusters that have or had the object: messages may name them
+	hidden map[string]bool // those of own that were left out
 }
 
 func newSight(v visibility, own []string) sight {
@@ -56,11 +55,11 @@ func (s *sight) clusters(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !s.cluster(name) })
 }
 
-// unseen is the message where the reason is about clusters that the caller does not see.
+// unseen replaces a message about clusters that the caller does not see.
 const unseen = "the reason is in clusters that you may not see"
 
-// message returns a message without the clauses that name a cluster of the object which the caller
-// does not see. If the message may be about other clusters, it returns "".
+// message returns a message without the clauses that name clusters of the object which the
+// caller does not see. If the message may be about other clusters, it returns "".
 func (s *sight) message(text string) string {
 	if s.everything {
 		return text
@@ -76,7 +75,7 @@ func (s *sight) message(text string) string {
 	return strings.Join(clauses, "; ")
 }
 
-// results returns results with such messages.
+// results returns results with their messages filtered.
 func (s *sight) results(of map[string]fleetv1alpha1.PlacementResult) map[string]fleetv1alpha1.PlacementResult {
 	all := make(map[string]fleetv1alpha1.PlacementResult, len(of))
 	for cluster, r := range of {

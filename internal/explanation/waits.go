@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/placement"
 )
 
-// waits says what is not done yet, and what it waits for.
+// waits returns what is not done yet, and what it waits for.
 func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 	var all []fleetv1alpha1.PlacementWait
 	add := func(what fleetv1alpha1.WaitReason, message string, clusters ...string) {
@@ -48,7 +48,8 @@ func (f *facts) waits(seen *sight) []fleetv1alpha1.PlacementWait {
 	return all
 }
 
-// contests says of the clusters of a binding who changes the copy there each time the hub puts it back.
+// contests returns the writers that change the copy each time after the hub restores it, by
+// cluster of a binding.
 func (e *Explainer) contests(b *workv1alpha2.ResourceBinding) map[string]string {
 	all := map[string]string{}
 	for cluster := range binding.Clusters(b) {
@@ -59,7 +60,7 @@ func (e *Explainer) contests(b *workv1alpha2.ResourceBinding) map[string]string 
 	return all
 }
 
-// waitsContested says so to whoever sees the clusters.
+// waitsContested adds the contests in clusters that the caller sees.
 func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
 	for _, cluster := range slices.Sorted(maps.Keys(f.contests)) {
 		if seen.cluster(cluster) {
@@ -68,7 +69,8 @@ func (f *facts) waitsContested(add func(fleetv1alpha1.WaitReason, string, ...str
 	}
 }
 
-// propagation returns how the copies of a binding are deleted, for the end of a message; "" for those that are deleted in the background.
+// propagation returns how the copies of a binding are deleted, for the end of a message; "" for
+// deletion in the background.
 func propagation(b *workv1alpha2.ResourceBinding) string {
 	switch b.Spec.DeletionPropagation {
 	case metav1.DeletePropagationForeground:
@@ -80,7 +82,7 @@ func propagation(b *workv1alpha2.ResourceBinding) string {
 	}
 }
 
-// waitsPlaced says so of what has a placement.
+// waitsPlaced adds what a placed object waits for.
 func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
 	b := f.binding
 	reason, message := f.scheduled()
@@ -112,7 +114,8 @@ func (f *facts) waitsPlaced(add func(fleetv1alpha1.WaitReason, string, ...string
 	f.waitsApply(add, seen)
 }
 
-// waitsApply says which clusters do not have the manifest yet: those together of which the same is said.
+// waitsApply adds which clusters do not have the manifest yet. Clusters with the same message
+// share an entry.
 func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string), seen *sight) {
 	type said struct {
 		what    fleetv1alpha1.WaitReason
@@ -137,7 +140,7 @@ func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string)
 			w = said{fleetv1alpha1.WaitCluster, r.Message}
 		}
 		if w.what == fleetv1alpha1.WaitOverride && len(f.missing) > 0 {
-			continue // it was said
+			continue // waitsPlaced has added it
 		}
 		clusters[w] = append(clusters[w], t.Name)
 	}
@@ -149,7 +152,7 @@ func (f *facts) waitsApply(add func(fleetv1alpha1.WaitReason, string, ...string)
 	}
 }
 
-// waitFor is what a cluster waits for, by the reason of its result.
+// waitFor returns what a cluster waits for, by the reason of its result.
 func waitFor(reason string) fleetv1alpha1.WaitReason {
 	switch reason {
 	case workv1alpha2.ReasonClusterUnreachable:

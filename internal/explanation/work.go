@@ -26,7 +26,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Works says how an object fares in its clusters; with a cluster, in this one, with its manifests.
+// Works returns the state of an object in its clusters. If cluster is not "", it returns only
+// that cluster, with its manifests.
 func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string) (*fleetv1alpha1.WorkList, error) {
 	s, err := e.subject(ctx, may, "parameter of", of)
 	if err != nil {
@@ -65,7 +66,7 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 			return nil, notThere(cluster)
 		}
 	}
-	results, _ := e.results(ctx, s) // of clusters that are not among them it is not known
+	results, _ := e.results(ctx, s) // clusters without a result are unknown
 	live, err := e.live(ctx, s, slices.DeleteFunc(slices.Clone(shown), func(name string) bool { return !s.reads(name) }))
 	if err != nil {
 		return nil, err
@@ -84,13 +85,14 @@ func (e *Explainer) Works(ctx context.Context, may Authorize, of, cluster string
 	return list, nil
 }
 
-// notThere answers for a cluster that has nothing of an object as for one that the caller may not see.
+// notThere returns the same error for a cluster without the object as for one that the caller
+// may not see.
 func notThere(cluster string) error {
 	return apierrors.NewGenericServerResponse(http.StatusNotFound, http.MethodGet, schema.GroupResource{Group: fleetv1alpha1.GroupVersion.Group, Resource: "works"}, cluster,
 		fmt.Sprintf("the object is not placed in a cluster %s that you may see", cluster), 0, true)
 }
 
-// live reads what is stored of the object of some clusters, by cluster.
+// live returns the stored objects of some clusters, by cluster.
 func (e *Explainer) live(ctx context.Context, s *subject, clusters []string) (map[string]*unstructured.Unstructured, error) {
 	live := map[string]*unstructured.Unstructured{}
 	if len(clusters) == 0 {
@@ -114,19 +116,19 @@ func (e *Explainer) live(ctx context.Context, s *subject, clusters []string) (ma
 	return live, nil
 }
 
-// work is what is known of an object in one cluster.
+// work has the facts about an object in one cluster.
 type work struct {
 	fleetv1alpha1.Work
 
 	uid      string // of the binding
 	known    presence.Presence
-	copy     mirror.Object // as the index has it
+	copy     mirror.Object // from the index of the mirror
 	live     *unstructured.Unstructured
 	rendered apply.Rendered
-	hides    bool // the data of a Secret
+	hides    bool // the data of a Secret is hidden
 }
 
-// work gathers it.
+// work collects the facts about an object in one cluster.
 func (e *Explainer) work(s *subject, cluster string, live *unstructured.Unstructured) *work {
 	b := s.binding
 	w := &work{Work: fleetv1alpha1.Work{Cluster: cluster}, uid: string(b.UID), live: live, rendered: e.know.Applier.Rendered(b, cluster)}
@@ -162,13 +164,13 @@ func (e *Explainer) work(s *subject, cluster string, live *unstructured.Unstruct
 	return w
 }
 
-// row says what it means. It is pure.
+// row draws the conclusions from the facts. It is pure. whole adds the manifests.
 func (w *work) row(whole bool) fleetv1alpha1.Work {
 	w.State = map[presence.Presence]fleetv1alpha1.WorkState{
 		presence.Present: fleetv1alpha1.WorkPresent, presence.Absent: fleetv1alpha1.WorkAbsent, presence.Unknown: fleetv1alpha1.WorkUnknown,
 	}[w.known]
 	if w.known == presence.Absent {
-		w.live = nil // the store hears of it in a moment
+		w.live = nil // the store receives the deletion shortly
 	}
 	ours := string(w.copy.Binding) == w.uid
 	w.Health = string(workv1alpha2.ResourceUnknown)
@@ -197,7 +199,7 @@ func (w *work) row(whole bool) fleetv1alpha1.Work {
 	return w.Work
 }
 
-// drift compares what is rendered with what is there.
+// drift compares the rendered manifest with the object in the cluster.
 func (w *work) drift(ours bool) {
 	switch {
 	case w.rendered.Manifest == nil:
@@ -230,21 +232,22 @@ func (w *work) drift(ours bool) {
 	}
 }
 
-// dataFields are those of a Secret that nobody is shown.
+// dataFields are the fields of a Secret that are never shown.
 var dataFields = []string{"data", "stringData"}
 
 func secretField(path string) bool {
 	return slices.ContainsFunc(dataFields, func(field string) bool { return path == field || strings.HasPrefix(path, field+".") })
 }
 
-// only is an object with some of its fields.
+// only returns an object with only some of its fields.
 func only(o *unstructured.Unstructured, fields ...string) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: maps.Clone(o.Object)}
 	maps.DeleteFunc(out.Object, func(name string, _ any) bool { return !slices.Contains(fields, name) })
 	return out
 }
 
-// shown is an object as the caller is shown it; nil: there is none.
+// shown returns the JSON of an object; nil if o is nil. If hides is true, the data of a Secret
+// is left out.
 func shown(o *unstructured.Unstructured, hides bool) json.RawMessage {
 	if o == nil {
 		return nil
@@ -255,12 +258,13 @@ func shown(o *unstructured.Unstructured, hides bool) json.RawMessage {
 	}
 	raw, err := json.Marshal(o.Object)
 	if err != nil {
-		return json.RawMessage(fmt.Sprintf("%q", err.Error())) // it was JSON
+		// cannot happen: the object was parsed from JSON
+		return json.RawMessage(fmt.Sprintf("%q", err.Error()))
 	}
 	return raw
 }
 
-// images are those of the containers of what is rendered and of what is there.
+// images returns the images of the containers, in the rendered manifest and in the cluster.
 func images(rendered, live *unstructured.Unstructured) []fleetv1alpha1.WorkImage {
 	var all []fleetv1alpha1.WorkImage
 	add := func(o *unstructured.Unstructured, set func(*fleetv1alpha1.WorkImage, string)) {

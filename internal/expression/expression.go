@@ -1,8 +1,11 @@
-// Package expression is the filter for programs: a CEL expression over an object of the fleet, such as
-// object.spec.replicas > 3 && cluster.startsWith("eu-").
+// Package expression is the filter for programs: a CEL expression over an object of the fleet,
+// such as
 //
-// It is compiled once, and evaluated on what it names of each object, within a bound. An object that does not have what the
-// expression asks for, or has another type there, is not selected, as far as CEL's && and || leave that open.
+//	object.spec.replicas > 3 && cluster.startsWith("eu-")
+//
+// An expression is compiled once, and evaluated on the parts of each object that it names,
+// within a limit of cost. An object is not selected if it lacks a field that the expression
+// reads, or has another type there, unless && or || decide without that field.
 package expression
 
 import (
@@ -24,28 +27,31 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// Errors that callers tell apart.
+// Errors for errors.Is.
 var (
-	// ErrInvalid: it is no expression that is true or false of an object.
+	// ErrInvalid: the text is not an expression with a boolean result, or breaks a limit.
 	ErrInvalid = errors.New("the expression is not valid")
-	// ErrCost: it does too much, on one object or on all together.
+	// ErrCost: the evaluation costs too much, on one object or on all together.
 	ErrCost = errors.New("the expression costs too much")
 )
 
-// Bounds of an expression. Costs are CEL's; a thousand are about a millisecond.
+// Limits of an expression. Costs are those of CEL; a cost of 1000 takes about a millisecond.
 const (
 	mostBytes     = 4096
 	mostDepth     = 60
 	mostOfOne     = 20_000
 	mostOfAll     = 2_000_000
-	interruptions = 100  // steps of a loop between looks at the context
-	mostPattern   = 1000 // instructions of a regular expression, each of which may be run for each character
+	interruptions = 100 // steps of a loop between checks of the context
+	// mostPattern bounds the instructions of a regular expression. Each of them may run for each
+	// character.
+	mostPattern = 1000
 
 	longestOfOne = 200 * time.Millisecond
-	longestOfAll = 5 * time.Second // of all processors together
+	longestOfAll = 5 * time.Second // on all processors together
 )
 
-// pricing has texts that are made cost what they take, of memory too: CEL counts them as one, unless their type was known before.
+// pricing adds the size of created strings and bytes to the cost of a call, because they take
+// time and memory. CEL counts them as one unless their type is known at compile time.
 type pricing struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -65,7 +71,7 @@ func (pricing) CallCost(_, _ string, _ []ref.Val, result ref.Val) *uint64 {
 	return &cost
 }
 
-// Expression is compiled. It may be used by several goroutines at once.
+// Expression is a compiled expression. It is safe for concurrent use.
 type Expression struct {
 	text    string
 	program cel.Program
@@ -73,13 +79,13 @@ type Expression struct {
 	equal   []Equality
 }
 
-// Equality is what must be equal to a text for the expression to be true.
+// Equality is a value that must be equal to a text for the expression to be true.
 type Equality struct {
-	Path  []string // keys in the object; nil: the cluster
+	Path  []string // keys in the object; nil: the name of the cluster
 	Value string
 }
 
-// environment has what an expression may name.
+// environment declares the variables of expressions.
 var environment = func() *cel.Env {
 	env, err := cel.NewEnv(
 		cel.Variable("object", cel.DynType), cel.Variable("cluster", cel.StringType),
@@ -91,7 +97,7 @@ var environment = func() *cel.Env {
 	return env
 }()
 
-// Compile checks an expression.
+// Compile parses and checks an expression. Its errors match ErrInvalid.
 func Compile(text string) (*Expression, error) {
 	if len(text) > mostBytes || !utf8.ValidString(text) {
 		return nil, fmt.Errorf("%w: it must be text of at most %d bytes", ErrInvalid, mostBytes)
@@ -118,7 +124,9 @@ func Compile(text string) (*Expression, error) {
 	return e, nil
 }
 
-// checkPatterns refuses regular expressions that are not written down, or are large: CEL prices them by their text, and compiles them before anything is asked.
+// checkPatterns refuses regular expressions that are not string literals or are too large. CEL
+// computes their cost from the length of the pattern, and compiles them before it checks a
+// cost.
 func checkPatterns(root ast.Expr) (err error) {
 	ast.PreOrderVisit(root, ast.NewExprVisitor(func(x ast.Expr) {
 		if x.Kind() != ast.CallKind || x.AsCall().FunctionName() != overloads.Matches || err != nil {
@@ -141,7 +149,8 @@ func checkPatterns(root ast.Expr) (err error) {
 	return err
 }
 
-// instructions is about how many a regular expression is compiled to; of one that is too large, at least as many as show that.
+// instructions returns about how many instructions a regular expression compiles to, at most
+// mostPattern+1.
 func instructions(pattern *syntax.Regexp) int {
 	n := 1 + len(pattern.Rune)
 	for _, part := range pattern.Sub {
@@ -153,19 +162,22 @@ func instructions(pattern *syntax.Regexp) int {
 	return min(n, mostPattern+1)
 }
 
-// String is the expression as it was written.
+// String returns the text from which the expression was compiled.
 func (e *Expression) String() string { return e.text }
 
-// Equalities are what must be equal to a text. There is more to an expression than these.
+// Equalities returns equalities that must hold for the expression to be true. They are
+// necessary, not sufficient.
 func (e *Expression) Equalities() []Equality { return e.equal }
 
-// Budget is what the evaluations of one request may cost together: by CEL's prices, and, for what these are wrong of, in time.
+// Budget adds up the cost of all evaluations of one request: the cost that CEL computes and,
+// because that can be wrong, the time.
 type Budget struct {
 	spent atomic.Uint64
 	took  atomic.Int64 // nanoseconds
 }
 
-// Matches says whether the expression is true of an object, which is JSON. ErrCost: it is not known, and is not to be asked of more.
+// Matches reports whether the expression is true for an object in JSON. After ErrCost the
+// result is unknown, and the caller evaluates no further object.
 func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, budget *Budget) (bool, error) {
 	object, err := e.named.read(body)
 	if err != nil {
@@ -186,14 +198,14 @@ func (e *Expression) Matches(ctx context.Context, cluster string, body []byte, b
 		return false, ctx.Err()
 	case err != nil && (one.Err() != nil || strings.Contains(err.Error(), "cost limit exceeded")):
 		return false, fmt.Errorf("%w on one object; it may have fewer loops in each other", ErrCost)
-	case err != nil: // the object does not have what is asked for
+	case err != nil: // for example, the object lacks a field
 		return false, nil
 	}
 	return value == types.True, nil
 }
 
-// name notes what the expression names of the object. What is inside selections is looked at once,
-// however many there are.
+// name records which parts of the object the expression reads. It visits the operand of a chain
+// of selections once, not once for each selection.
 func (e *Expression) name(x ast.Expr) {
 	inner := operandOf(x)
 	if path, ok := pathOf(x, inner); ok {
@@ -231,7 +243,7 @@ func (e *Expression) name(x ast.Expr) {
 	}
 }
 
-// operandOf is what is inside all selections .a and ["a"] of an expression.
+// operandOf returns the operand inside all selections .a and ["a"] of an expression.
 func operandOf(x ast.Expr) ast.Expr {
 	for {
 		inner, _, ok := selection(x)
@@ -242,7 +254,7 @@ func operandOf(x ast.Expr) ast.Expr {
 	}
 }
 
-// selection splits x.a and x["a"]; false: it is neither.
+// selection splits x.a and x["a"] into x and a; false: the expression is no selection.
 func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	switch x.Kind() {
 	case ast.SelectKind:
@@ -259,8 +271,8 @@ func selection(x ast.Expr) (inner ast.Expr, key string, ok bool) {
 	}
 }
 
-// pathOf is the path of object.a.b, object.a["b"] and object itself. The operand of the path has to
-// be object.
+// pathOf returns the path of object.a.b, object.a["b"] and object itself. It returns false
+// unless operand, the operand of x, is object.
 func pathOf(x, operand ast.Expr) (path []string, ok bool) {
 	if operand.Kind() != ast.IdentKind || operand.AsIdent() != "object" {
 		return nil, false
@@ -284,7 +296,7 @@ func asText(v ref.Val) (string, bool) {
 	return string(s), ok
 }
 
-// conjuncts notes the equalities without which the expression is not true.
+// conjuncts records the equalities that must hold for the expression to be true.
 func (e *Expression) conjuncts(x ast.Expr) {
 	if x.Kind() != ast.CallKind {
 		return

@@ -8,7 +8,8 @@ import (
 	casejson "sigs.k8s.io/json"
 )
 
-// tree is what is named of an object: keys, and what is named below each. A leaf is everything below.
+// tree has the keys of an object that an expression reads, and below each key the same. A leaf
+// stands for the whole value.
 type tree struct {
 	below map[string]*tree
 	whole bool
@@ -29,8 +30,9 @@ func (t *tree) add(path []string) {
 
 var errJSON = errors.New("it is not JSON")
 
-// read is what is named of a JSON object. The rest is passed over, which takes a tenth of the time of reading it. The body is
-// valid JSON, as the store holds it; of what is not, that may not be noticed.
+// read returns the named parts of a JSON object. Skipping the rest takes a tenth of the time of
+// parsing it. The body must be valid JSON, as in the store: errors in skipped parts may not be
+// detected.
 func (t *tree) read(body []byte) (any, error) {
 	r := reader{body: body}
 	v, err := r.value(t)
@@ -40,7 +42,7 @@ func (t *tree) read(body []byte) (any, error) {
 	return v, nil
 }
 
-// reader goes through JSON.
+// reader reads JSON from at on.
 type reader struct {
 	body []byte
 	at   int
@@ -52,7 +54,7 @@ func (r *reader) blank() {
 	}
 }
 
-// take passes over a character.
+// take consumes the character c, after blanks. It returns false if another one follows.
 func (r *reader) take(c byte) bool {
 	r.blank()
 	if r.at < len(r.body) && r.body[r.at] == c {
@@ -62,7 +64,8 @@ func (r *reader) take(c byte) bool {
 	return false
 }
 
-// value reads what is named of the value that follows. Of what is no object, but has something named in it, it is all.
+// value reads the named parts of the next value. A value that is not an object is returned
+// whole.
 func (r *reader) value(t *tree) (any, error) {
 	r.blank()
 	if t.whole || r.at >= len(r.body) || r.body[r.at] != '{' {
@@ -103,7 +106,7 @@ func (r *reader) value(t *tree) (any, error) {
 	}
 }
 
-// key reads a key and the colon.
+// key reads a key and the colon after it.
 func (r *reader) key() (string, error) {
 	r.blank()
 	from := r.at
@@ -125,7 +128,7 @@ func (r *reader) key() (string, error) {
 	return key, nil
 }
 
-// text passes over a string, and says whether there are escapes in it.
+// text skips a string and reports whether it has escapes.
 func (r *reader) text() (escaped bool, err error) {
 	if r.at >= len(r.body) || r.body[r.at] != '"' {
 		return false, errJSON
@@ -143,7 +146,7 @@ func (r *reader) text() (escaped bool, err error) {
 	return false, errJSON
 }
 
-// skip passes over a value.
+// skip skips a value.
 func (r *reader) skip() error {
 	r.blank()
 	depth := 0

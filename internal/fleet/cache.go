@@ -25,24 +25,24 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Source is what is known of the clusters beyond their objects on the hub.
+// Source provides the state of the clusters that their objects on the hub do not have.
 type Source interface {
-	// Contact says whether a cluster answers, and which kinds it serves (nil: nothing is
-	// known). Of a cluster that joined with another UID nothing is known.
+	// Contact reports whether a cluster answers, and which kinds it serves; nil: unknown. The
+	// result is false and nil if the connected cluster has another UID.
 	Contact(cluster string, uid types.UID) (reachable bool, apis scheduler.APIs)
-	// Room is a cluster's free capacity; nil while it is not known. What it returns does not
-	// change, and is the same as before while nothing did.
+	// Room returns a cluster's free capacity; nil while it is unknown. The result is immutable,
+	// and is the same value until the capacity changes.
 	Room(cluster string) Room
-	// Subscribe calls changed when what Contact says of a cluster may have changed, or its
-	// Room became known, and measured when its Room changed. measured is called with locks
-	// held: it does not ask the source.
+	// Subscribe calls changed when the result of Contact for a cluster may have changed, or its
+	// free capacity became known. It calls measured when the free capacity changed. The source
+	// holds locks during measured, so measured must not call the source.
 	Subscribe(changed, measured func(cluster string))
 }
 
-// Room is a cluster's free capacity as it was measured.
+// Room is the measured free capacity of a cluster.
 type Room interface {
 	scheduler.Room
-	// Without is the room that is left when replicas have taken theirs, in whatever order they come.
+	// Without returns the capacity left after the taken replicas. Their order does not matter.
 	Without(taken []scheduler.Taken) scheduler.Room
 }
 
@@ -51,26 +51,26 @@ type Cache struct {
 	source  Source
 	synced  []toolscache.InformerSynced
 	current atomic.Pointer[Snapshot]
-	// fences is true when the current snapshot does not say yet which clusters namespaces may
-	// use now: many namespaces that come at once are one snapshot.
+	// fences is true if the rules of access changed after the current snapshot. The next reader
+	// applies them, so that many new namespaces at once cause one snapshot.
 	fences atomic.Bool
 
-	mu           sync.Mutex // one change after another
+	mu           sync.Mutex // serializes changes
 	objects      map[string]*clusterv1alpha1.Cluster
 	rules        *access.Rules
-	made         map[string]time.Time // the hub's namespaces
+	made         map[string]time.Time // creation times of the hub's namespaces
 	subscribers  []func(Change)
 	fenceChanged []func(namespaces sets.Set[string])
 
 	unmeasured struct {
 		sync.Mutex
-		clusters sets.Set[string] // of which the free capacity changed since it was looked at
+		clusters sets.Set[string] // clusters whose free capacity changed since the last Measured
 		reserved map[string]*reserved
 	}
 }
 
-// NewCache returns a cache that follows the informers once they run. A namespace that no
-// ClusterAccess selects may use what byDefault says.
+// NewCache returns a cache that is filled from the informers once they run. byDefault decides
+// for namespaces that no ClusterAccess selects.
 func NewCache(ctx context.Context, informers cache.Informers, source Source, byDefault access.Default) (*Cache, error) {
 	c := newCache(source, byDefault)
 	clusters, err := binding.Watch(ctx, informers, &clusterv1alpha1.Cluster{}, asCluster, c.changed)
@@ -86,7 +86,7 @@ func NewCache(ctx context.Context, informers cache.Informers, source Source, byD
 	if err != nil {
 		return nil, err
 	}
-	namespace := &metav1.PartialObjectMetadata{} // their metadata is enough
+	namespace := &metav1.PartialObjectMetadata{} // only metadata is read
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	namespaces, err := binding.Watch(ctx, informers, namespace, asNamespace, c.namespaceChanged)
 	c.synced = []toolscache.InformerSynced{clusters, accesses, namespaces}
@@ -117,13 +117,13 @@ func asCluster(o any) *clusterv1alpha1.Cluster {
 	return c
 }
 
-// Synced is true once every Cluster that the hub had at the start is in the snapshot, and every
-// ClusterAccess and Namespace. Until then no namespace may use any cluster.
+// Synced reports whether every Cluster, ClusterAccess and Namespace that the hub had at the
+// start is in the snapshot. Until then no namespace may use any cluster.
 func (c *Cache) Synced() bool {
 	return !slices.ContainsFunc(c.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// Snapshot is the fleet as it is known now. The free capacities in it may be older.
+// Snapshot returns the fleet as it is known now. Its free capacities may be older.
 func (c *Cache) Snapshot() *Snapshot {
 	if c.fences.Load() && c.Synced() {
 		c.mu.Lock()
@@ -133,22 +133,22 @@ func (c *Cache) Snapshot() *Snapshot {
 	return c.current.Load()
 }
 
-// fence brings what namespaces may use up to date in the snapshot. The cache must be locked.
+// fence applies changed rules of access to the snapshot. The caller holds mu.
 func (c *Cache) fence() {
 	if c.Synced() && c.fences.Swap(false) {
 		c.current.Store(c.current.Load().WithAccess(c.rules.Set()))
 	}
 }
 
-// Measured is the fleet as it is known now, with the free capacities of now: what is measured less
-// what is reserved.
+// Measured returns the fleet as it is known now, with the present free capacities: the measured
+// capacity less the reservations.
 func (c *Cache) Measured() *Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fence()
 	c.unmeasured.Lock()
 	var names sets.Set[string]
-	if c.unmeasured.clusters.Len() > 0 { // an empty one is not taken: others go on filling it
+	if c.unmeasured.clusters.Len() > 0 { // an empty set stays in use
 		names, c.unmeasured.clusters = c.unmeasured.clusters, sets.New[string]()
 	}
 	c.unmeasured.Unlock()
@@ -160,22 +160,25 @@ func (c *Cache) Measured() *Snapshot {
 	return c.current.Load()
 }
 
-// Subscribe calls f after each change that matters to a decision. f must not block.
+// Subscribe registers f to be called after each change that may affect a decision. f must not
+// block.
 func (c *Cache) Subscribe(f func(Change)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.subscribers = append(c.subscribers, f)
 }
 
-// SubscribeFences calls f when namespaces may use other clusters than before, because of a
-// ClusterAccess or of their labels; a change of a Cluster is told by Subscribe. f must not block.
+// SubscribeFences registers f to be called when namespaces may use other clusters than before,
+// because of a ClusterAccess or of the namespaces' labels. Subscribe reports changes of
+// Clusters. f must not block.
 func (c *Cache) SubscribeFences(f func(namespaces sets.Set[string])) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fenceChanged = append(c.fenceChanged, f)
 }
 
-// accessChanged follows the ClusterAccesses. The error says what of one cannot be read.
+// accessChanged applies a change of a ClusterAccess. The error names the part that cannot be
+// read.
 func (c *Cache) accessChanged(before, after *policyv1alpha1.ClusterAccess) error {
 	c.mu.Lock()
 	var changed []string
@@ -192,13 +195,14 @@ func (c *Cache) accessChanged(before, after *policyv1alpha1.ClusterAccess) error
 	return err
 }
 
-// namespaceChanged follows the hub's namespaces.
+// namespaceChanged applies a change of a namespace of the hub.
 func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	c.mu.Lock()
 	changed := false
 	if after != nil {
 		changed = c.rules.Namespace(after.Name, after.Labels)
-		if before != nil && before.UID != after.UID { // made anew, and its deletion was not seen
+		// The namespace was created again, and its deletion was not seen.
+		if before != nil && before.UID != after.UID {
 			changed = true
 		}
 		c.made[after.Name] = after.CreationTimestamp.Time
@@ -216,7 +220,7 @@ func (c *Cache) namespaceChanged(before, after *metav1.PartialObjectMetadata) {
 	}
 }
 
-// Made is when a namespace of the hub was made; false: no such namespace is known.
+// Made returns the creation time of a namespace of the hub; false: the namespace is unknown.
 func (c *Cache) Made(namespace string) (time.Time, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,7 +237,7 @@ func tell(subscribers []func(sets.Set[string]), namespaces ...string) {
 	}
 }
 
-// changed follows the Cluster objects.
+// changed applies a change of a Cluster object.
 func (c *Cache) changed(before, after *clusterv1alpha1.Cluster) {
 	c.mu.Lock()
 	if after != nil {
@@ -249,14 +253,14 @@ func (c *Cache) changed(before, after *clusterv1alpha1.Cluster) {
 	}
 }
 
-// mark notes that a cluster's free capacity changed.
+// mark records that a cluster's free capacity changed.
 func (c *Cache) mark(cluster string) {
 	c.unmeasured.Lock()
 	defer c.unmeasured.Unlock()
 	c.unmeasured.clusters.Insert(cluster)
 }
 
-// refresh brings one cluster of the snapshot up to date.
+// refresh updates one cluster of the snapshot and notifies the subscribers.
 func (c *Cache) refresh(name string) {
 	c.mu.Lock()
 	before, _ := c.current.Load().Cluster(name)
@@ -275,7 +279,8 @@ func (c *Cache) refresh(name string) {
 	}
 }
 
-// put makes the next snapshot if a cluster is not as it was. The cache must be locked.
+// put stores the next snapshot if the cluster changed, and returns what changed. The caller
+// holds mu.
 func (c *Cache) put(before, after *Cluster) Aspect {
 	what, same := compare(before, after)
 	if same {
@@ -285,7 +290,8 @@ func (c *Cache) put(before, after *Cluster) Aspect {
 	return what
 }
 
-// look is what is known of a cluster now.
+// look returns the present state of a cluster. The free capacity is that of before, if it is
+// known.
 func (c *Cache) look(o *clusterv1alpha1.Cluster, before *Cluster) *Cluster {
 	after := &Cluster{
 		Name: o.Name, UID: o.UID, Labels: labels.Set(o.Labels), Provider: o.Spec.Provider, Region: o.Spec.Region,

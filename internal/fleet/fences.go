@@ -1,15 +1,16 @@
 package fleet
 
-// Fences is the fleet for who needs to know only which clusters the hub's namespaces may use.
+// Fences is the fleet for callers that read only which clusters the hub's namespaces may use.
 type Fences struct{ *Cache }
 
-// Allowed says whether a namespace of the hub may use a cluster.
+// Allowed reports whether ClusterAccess lets a namespace of the hub use a cluster.
 func (f Fences) Allowed(namespace, cluster string) bool {
 	return f.Snapshot().Allowed(namespace, cluster)
 }
 
-// SubscribeClusters calls g when namespaces may use a cluster that could not before, or the other way round, because the cluster
-// is another or is labelled otherwise; what else changes that, SubscribeFences tells. g must not block.
+// SubscribeClusters calls g when the membership or the labels of a cluster changed, so that
+// other namespaces may be allowed to use it. SubscribeFences reports the other causes. g must
+// not block.
 func (f Fences) SubscribeClusters(g func(cluster string)) {
 	f.Subscribe(func(c Change) {
 		if c.What&(Membership|Labels) != 0 {

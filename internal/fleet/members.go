@@ -10,7 +10,7 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Members is the Source that asks the registry and the mirror.
+// Members is the Source that reads the registry and the mirror.
 type Members struct {
 	Registry *member.Registry
 	Mirror   *mirror.Mirror
@@ -34,7 +34,7 @@ func (m Members) Room(cluster string) Room {
 	return measured{room}
 }
 
-// measured is a mirror's Room as this package takes it.
+// measured adapts the free capacity of the mirror to this package.
 type measured struct{ *mirror.Room }
 
 func (m measured) Without(taken []scheduler.Taken) scheduler.Room {
@@ -52,8 +52,8 @@ func (m Members) Subscribe(changed, measured func(cluster string)) {
 	m.Mirror.SubscribeRoom(measured)
 }
 
-// served are the kinds of a cluster's API list, which does not change: a cluster gets
-// another list instead.
+// served has the kinds of a cluster's API list. The list is immutable: a changed cluster gets
+// another list.
 type served struct{ apis *member.APIs }
 
 func (s served) Serves(kind schema.GroupVersionKind) presence.Presence {

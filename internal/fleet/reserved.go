@@ -2,14 +2,16 @@ package fleet
 
 import "orrery.dev/orrery/internal/scheduler"
 
-// reserved is what of a cluster's free capacity is not free any more, though nothing is there yet.
+// reserved is the part of a cluster's free capacity that is reserved for pods that do not exist
+// yet.
 type reserved struct {
-	claims map[string]*scheduler.Taken // by what each replica claims
+	claims map[string]*scheduler.Taken // by Claim.Same
 	doubts int
 }
 
-// Reserve has replicas with a claim take room in a cluster, and as many objects as are not there yet, in all
-// that is measured from now on; negative numbers give it back.
+// Reserve reserves capacity in a cluster for a number of replicas with a claim, and for a
+// number of objects that are not there yet. Later results of Measured have less capacity.
+// Negative numbers release it.
 func (c *Cache) Reserve(cluster string, claim *scheduler.Claim, replicas, objects int64) {
 	c.reserve(cluster, func(r *reserved) {
 		t := r.claims[claim.Same()]
@@ -24,8 +26,9 @@ func (c *Cache) Reserve(cluster string, claim *scheduler.Claim, replicas, object
 	})
 }
 
-// Doubt has a cluster's free capacity count as unknown until as much doubt is taken back: nobody
-// knows yet how much of what was decided is there.
+// Doubt adds n to the doubts about a cluster; negative numbers remove doubts. While there are
+// doubts, the cluster's free capacity is unknown: it is unknown which of the decided replicas
+// exist.
 func (c *Cache) Doubt(cluster string, n int) {
 	c.reserve(cluster, func(r *reserved) { r.doubts += n })
 }
@@ -45,7 +48,7 @@ func (c *Cache) reserve(cluster string, change func(*reserved)) {
 	c.unmeasured.clusters.Insert(cluster)
 }
 
-// room is a cluster's free capacity without what is reserved there; nil: it is not known.
+// room returns a cluster's free capacity less the reservations; nil: unknown.
 func (c *Cache) room(cluster string) scheduler.Room {
 	var taken []scheduler.Taken
 	c.unmeasured.Lock()
@@ -58,7 +61,8 @@ func (c *Cache) room(cluster string) scheduler.Room {
 		}
 	}
 	c.unmeasured.Unlock()
-	// What is reserved is read first: pods that come meanwhile count twice rather than not at all.
+	// The reservations are read before the measurement: pods that start in between count twice,
+	// rather than not at all.
 	measured := c.source.Room(cluster)
 	switch {
 	case measured == nil, doubtful:

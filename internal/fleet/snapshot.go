@@ -1,7 +1,7 @@
-// Package fleet says what is known of all clusters at one moment. A Snapshot is immutable:
-// whoever decides on one decides the same for ever, so that a decision can be repeated,
-// explained, and asked with "what if". Cache keeps the current one, and tells which clusters
-// changed and how, and which namespaces may use others.
+// Package fleet has the state of all clusters at one moment. A Snapshot is immutable: the same
+// decision on the same snapshot has the same result, so a decision can be repeated, explained
+// and made for hypothetical changes. Cache keeps the current snapshot. It reports which
+// clusters changed and how, and which namespaces may use other clusters than before.
 package fleet
 
 import (
@@ -17,10 +17,10 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Cluster is what is known of one cluster. Snapshots share the clusters that did not change.
+// Cluster is the known state of one cluster. Snapshots share the clusters that did not change.
 type Cluster = scheduler.Cluster
 
-// Snapshot is what is known of the fleet at one moment. It does not change.
+// Snapshot is the known state of the fleet at one moment. It is immutable.
 type Snapshot struct {
 	version    uint64
 	clusters   []*Cluster // by name
@@ -28,25 +28,26 @@ type Snapshot struct {
 	access     *access.Set
 }
 
-// NewSnapshot returns a snapshot of some clusters, which must not be changed any more.
+// NewSnapshot returns a snapshot of the clusters, which the caller must not change afterwards.
 func NewSnapshot(version uint64, clusters ...*Cluster) *Snapshot {
 	clusters = slices.Clone(clusters)
 	slices.SortFunc(clusters, func(a, b *Cluster) int { return strings.Compare(a.Name, b.Name) })
 	return &Snapshot{version: version, clusters: clusters, identities: newIdentities(clusters)}
 }
 
-// WithAccess returns the same snapshot, one version later, in which namespaces may use other
-// clusters. Without it there are no fences.
+// WithAccess returns the snapshot with other rules for the clusters that namespaces may use,
+// and the next version. A snapshot without rules has no fences.
 func (s *Snapshot) WithAccess(a *access.Set) *Snapshot {
 	next := *s
 	next.version, next.access = s.version+1, a
 	return &next
 }
 
-// Fence says which clusters a namespace of the hub may use; nil when it may use every one.
+// Fence returns the fence of a namespace of the hub; nil if the namespace may use every
+// cluster.
 func (s *Snapshot) Fence(namespace string) *access.Fence { return s.access.Fence(namespace) }
 
-// Allowed says whether a namespace of the hub may use a cluster.
+// Allowed reports whether a namespace of the hub may use a cluster.
 func (s *Snapshot) Allowed(namespace, cluster string) bool {
 	f := s.Fence(namespace)
 	if f == nil {
@@ -56,13 +57,13 @@ func (s *Snapshot) Allowed(namespace, cluster string) bool {
 	return ok && f.Allows(c)
 }
 
-// Version grows with every change of the fleet, as long as the process lives.
+// Version increases with every change of the fleet during the life of the process.
 func (s *Snapshot) Version() uint64 { return s.version }
 
 // Clusters returns every cluster, by name. The slice is shared: do not change it.
 func (s *Snapshot) Clusters() []*Cluster { return s.clusters }
 
-// Cluster returns the cluster of that name.
+// Cluster returns the cluster with the name; false if there is none.
 func (s *Snapshot) Cluster(name string) (*Cluster, bool) {
 	i, found := s.find(name)
 	if !found {
@@ -75,10 +76,10 @@ func (s *Snapshot) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(s.clusters, name, func(c *Cluster, name string) int { return strings.Compare(c.Name, name) })
 }
 
-// Identities are the clusters' names and UIDs.
+// Identities returns the names and UIDs of the clusters.
 func (s *Snapshot) Identities() *Identities { return s.identities }
 
-// with returns the next snapshot, in which a cluster is another (nil: gone).
+// with returns the next snapshot, with c as the state of the cluster; nil: the cluster is gone.
 func (s *Snapshot) with(name string, c *Cluster) *Snapshot {
 	next := &Snapshot{version: s.version + 1, clusters: slices.Clone(s.clusters), identities: s.identities, access: s.access}
 	i, found := s.find(name)
@@ -100,7 +101,8 @@ func (s *Snapshot) with(name string, c *Cluster) *Snapshot {
 	return next
 }
 
-// Supposing returns the snapshot as it would be if one of its clusters were another, and the change that this is; false: it has no such cluster.
+// Supposing returns the snapshot after a hypothetical change of one of its clusters, and that
+// change. It returns false if the snapshot has no such cluster.
 func (s *Snapshot) Supposing(name string, change func(*Cluster)) (*Snapshot, Change, bool) {
 	before, ok := s.Cluster(name)
 	if !ok {
@@ -112,7 +114,7 @@ func (s *Snapshot) Supposing(name string, change func(*Cluster)) (*Snapshot, Cha
 	return s.with(name, &after), Change{Name: name, What: what, Before: before, After: &after}, true
 }
 
-// Without returns the snapshot as it would be if some of the free capacities were taken.
+// Without returns the snapshot with less free capacity in some clusters, by name.
 func (s *Snapshot) Without(taken map[string][]scheduler.Taken) *Snapshot {
 	rooms := map[string]scheduler.Room{}
 	for name, some := range taken {
@@ -125,8 +127,8 @@ func (s *Snapshot) Without(taken map[string][]scheduler.Taken) *Snapshot {
 	return s.withRooms(rooms)
 }
 
-// withRooms returns the next snapshot, in which clusters have other free capacities; the same one
-// when they have not.
+// withRooms returns the next snapshot, with other free capacities, by cluster. It returns the
+// same snapshot if none differs.
 func (s *Snapshot) withRooms(rooms map[string]scheduler.Room) *Snapshot {
 	next := *s
 	next.version++
@@ -149,9 +151,9 @@ func (s *Snapshot) withRooms(rooms map[string]scheduler.Room) *Snapshot {
 	return &next
 }
 
-// Identities are the names and UIDs of a fleet's clusters. They do not change, and all
-// snapshots between which nobody joined or left share them: to remember which clusters a
-// decision knew is to remember one pointer.
+// Identities has the names and UIDs of a fleet's clusters. It is immutable, and snapshots share
+// it while no cluster joins or leaves. So a decision remembers the clusters that it knew as one
+// pointer.
 type Identities struct{ uids map[string]types.UID }
 
 func newIdentities(clusters []*Cluster) *Identities {
@@ -162,29 +164,29 @@ func newIdentities(clusters []*Cluster) *Identities {
 	return &Identities{uids: uids}
 }
 
-// Has says whether a Cluster with that name and that UID was among them.
+// Has reports whether the fleet had a Cluster with that name and UID.
 func (i *Identities) Has(name string, uid types.UID) bool {
 	known, ok := i.uids[name]
 	return ok && known == uid
 }
 
-// Aspect says in what a cluster changed; several are added up.
+// Aspect is a set of bits that says what changed in a cluster.
 type Aspect uint8
 
 // The aspects of a cluster.
 const (
-	// Membership: it joined, began to leave, left, or joined again.
+	// Membership: the cluster joined, began to leave, left, or joined again.
 	Membership Aspect = 1 << iota
-	// Labels, its provider, region and zones among them.
+	// Labels, or the provider, region or zones.
 	Labels
-	// Taints of the Cluster, and where objects may be placed in it at all.
+	// Taints of the Cluster, or the bounds for objects in it.
 	Taints
-	// Reachability: it began or ceased to answer.
+	// Reachability: the cluster began or ceased to answer.
 	Reachability
-	// APIs that it serves.
+	// APIs that the cluster serves.
 	APIs
-	// Capacity: its free capacity became known or unknown. How much is free changes all the
-	// time, and is told to nobody.
+	// Capacity: the free capacity became known or unknown. Changes of the amount are frequent
+	// and are not reported.
 	Capacity
 )
 
@@ -192,10 +194,11 @@ const (
 type Change struct {
 	Name          string
 	What          Aspect
-	Before, After *Cluster // nil: it is new; it is gone
+	Before, After *Cluster // nil Before: the cluster is new; nil After: it is gone
 }
 
-// compare says in what two states of a cluster differ; same is true if in nothing at all.
+// compare returns the aspects in which two states of a cluster differ. same is true if nothing
+// at all differs. nil: there is no such cluster.
 func compare(before, after *Cluster) (what Aspect, same bool) {
 	switch {
 	case before == nil && after == nil:

@@ -18,7 +18,7 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// menu is a type that user interfaces have menus for, and what is done with it there.
+// menu is a type that has a menu in user interfaces, with the verbs that the menu requires.
 type menu struct {
 	group, version, resource string
 	namespaced               bool
@@ -30,7 +30,7 @@ var (
 	change = []string{"list", "create", "update", "patch", "delete"}
 )
 
-// menus are in the order of their groups and resources.
+// menus are sorted by group and resource.
 var menus = []menu{
 	{"", "v1", "configmaps", true, change},
 	{"", "v1", "events", true, see},
@@ -60,10 +60,10 @@ var menus = []menu{
 	{"work.orrery.dev", "v1alpha2", "resourcebindings", true, see},
 }
 
-// askers is how many questions about one caller the hub is asked at once.
+// askers is the number of concurrent questions to the hub about one caller.
 const askers = 8
 
-// serveAccess says what the caller may see and change.
+// serveAccess answers what the caller may see and change.
 func (a *api) serveAccess(w http.ResponseWriter, r *http.Request) error {
 	who, ok := request.UserFrom(r.Context())
 	if !ok {
@@ -103,7 +103,7 @@ func (a *api) serveAccess(w http.ResponseWriter, r *http.Request) error {
 	return answer.JSON(w, http.StatusOK, access)
 }
 
-// everything is true if the caller may do everything: then nothing else need be asked.
+// everything reports whether the caller may do everything. Then no other right need be checked.
 func (a *api) everything(ctx context.Context) (bool, error) {
 	return a.may(ctx, authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Version: "*", Resource: "*"})
 }
@@ -116,7 +116,7 @@ func (a *api) may(ctx context.Context, what authorizationv1.ResourceAttributes) 
 	return err == nil, err
 }
 
-// verbs are those that the caller may do with a type somewhere.
+// verbs returns the verbs that the caller may do with a type in any namespace.
 func (a *api) verbs(ctx context.Context, m menu, all bool) ([]fleetv1alpha1.VerbAccess, error) {
 	what := authorizationv1.ResourceAttributes{Verb: "*", Group: m.group, Version: m.version}
 	what.Resource, what.Subresource, _ = strings.Cut(m.resource, "/")

@@ -20,7 +20,7 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// api is what the server serves.
+// api has the handlers of the server.
 type api struct {
 	authorizer *authorizer
 	proxy      *proxy.Proxy
@@ -34,24 +34,25 @@ type api struct {
 	ready      func() error
 }
 
-// isProbe says whether a path is for whoever starts the server, who has no identity.
+// isProbe reports whether a path is a probe of the process that starts the server, which has no
+// identity.
 func isProbe(path string) bool { return path == "/livez" || path == "/readyz" }
 
-// ServeHTTP routes by hand: the paths below a proxy belong to the member, and a
-// ServeMux would clean and redirect them.
+// ServeHTTP routes by hand: the paths below a proxy belong to the member, and a ServeMux would
+// clean and redirect them.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer.Func(a.route).ServeHTTP(w, r)
 }
 
-// endpoint is what the server serves at a path, and with below also at the paths below it. A test
-// has a row for each endpoint: it says what the caller needs, and that nothing of the request is
-// parsed before that is checked.
+// endpoint is a path that the server serves; with below, also the paths below it. A test has a
+// row for each endpoint, with the right that the caller needs. The test checks that no part of
+// the request is parsed before that right.
 type endpoint struct {
 	path  string
 	below bool
-	// serve gets what follows the path in the request's path, escaped.
+	// serve gets the rest of the path of the request, escaped.
 	serve func(a *api, w http.ResponseWriter, r *http.Request, rest string) error
-	// unlimited is true if a member reads the request, which has limits of its own.
+	// unlimited is true if a member parses the request, with limits of its own.
 	unlimited bool
 }
 
@@ -77,7 +78,8 @@ var endpoints = func() []endpoint {
 		}},
 		{path: metricsPath, serve: (*api).serveMetrics},
 		{path: metricsThroughHub, serve: (*api).serveMetrics},
-		// The hub's kube-apiserver asks for this, and asks again while it does not exist.
+		// The kube-apiserver of the hub requests this, and repeats the request while it does not
+		// exist.
 		{path: "/openapi/v2", serve: document(map[string]any{
 			"swagger": "2.0", "info": map[string]string{"title": "Orrery fleet", "version": fleetv1alpha1.GroupVersion.Version}, "paths": map[string]any{},
 		})},
@@ -138,14 +140,15 @@ func (a *api) serveCluster(w http.ResponseWriter, r *http.Request, path string) 
 	return a.serveProxy(w, r, path)
 }
 
-// The metrics are served to those who may get the first of these paths. By the second they are reached through the hub's API
-// server, with whatever it takes to authenticate there.
+// The metrics are served to callers that may get the first of these paths. The second one is
+// reached through the API server of the hub, with any authentication that is valid there.
 const (
 	metricsPath       = "/metrics"
 	metricsThroughHub = "/apis/fleet.orrery.dev/v1alpha1/metrics"
 )
 
-// compressed compresses answers, from the size on from which API servers do, for clients that take that.
+// compressed compresses answers for clients that accept compression, from the same size as API
+// servers.
 var compressed = func() func(http.Handler) http.HandlerFunc {
 	wrap, err := gzhttp.NewWrapper(gzhttp.MinSize(128<<10), gzhttp.CompressionLevel(gzip.BestSpeed))
 	if err != nil {
@@ -154,12 +157,12 @@ var compressed = func() func(http.Handler) http.HandlerFunc {
 	return wrap
 }()
 
-// serveFleet answers below the root of the fleet, path is relative to it and escaped.
+// serveFleet answers below the root of the fleet; path is relative to it and escaped.
 func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, names search.Names) error {
 	if cluster, document, ok := isOpenAPI(path); ok {
 		return a.openAPI.serve(w, r, cluster, document)
 	}
-	asked := path // of a cluster the same may be seen, as far as the hub's roles say
+	asked := path // the roles of the hub apply to a single cluster, too
 	if rest, ok := strings.CutPrefix(path, "/clusters/"); ok {
 		if _, inside, ok := strings.Cut(rest, "/"); ok {
 			asked = "/" + inside
@@ -177,7 +180,8 @@ func (a *api) serveFleet(w http.ResponseWriter, r *http.Request, path string, na
 	return nil
 }
 
-// serveMirror says what is mirrored of a cluster. Who may not get the Cluster is told nothing of it, not even whether it is there.
+// serveMirror answers what is mirrored from a cluster. A caller that may not get the Cluster
+// does not learn whether it exists.
 func (a *api) serveMirror(w http.ResponseWriter, r *http.Request, cluster string) error {
 	clusters := clusterv1alpha1.GroupVersion.WithResource("clusters")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -215,7 +219,7 @@ func (a *api) serveProxy(w http.ResponseWriter, r *http.Request, path string) er
 	return a.proxy.Serve(w, r, cluster, inside)
 }
 
-// proxyVerb is the verb that kube-apiservers make of a method; "" if there is none.
+// proxyVerb returns the verb that kube-apiservers derive from a method; "" if there is none.
 func proxyVerb(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -231,7 +235,8 @@ func proxyVerb(method string) string {
 	}
 }
 
-// below returns what follows a root in a path, at a segment's end.
+// below returns the rest of a path after root. ok is false if root is not a prefix of whole
+// segments.
 func below(path, root string) (string, bool) {
 	rest, ok := strings.CutPrefix(path, root)
 	return rest, ok && (rest == "" || rest[0] == '/')
@@ -246,8 +251,8 @@ func apiGroup() metav1.APIGroup {
 	}
 }
 
-// apiResources of the group. They can be got at, but have no list, watch or delete, so that
-// generic controllers of the hub let them be.
+// apiResources returns the resources of the group. They have no list, watch or delete, so that
+// generic controllers of the hub ignore them.
 func apiResources() metav1.APIResourceList {
 	return metav1.APIResourceList{
 		TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: fleetv1alpha1.GroupVersion.String(),

@@ -21,12 +21,12 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// authenticationConfig is the ConfigMap in kube-system in which every kube-apiserver
-// publishes whom aggregated API servers may believe.
+// authenticationConfig is the ConfigMap in kube-system in which every kube-apiserver publishes
+// which identities aggregated API servers may trust.
 const authenticationConfig = "extension-apiserver-authentication"
 
-// authenticator says who a request is from: what the hub's kube-apiserver says of it, or a
-// client certificate of the hub.
+// authenticator identifies the user of a request: from the headers of the kube-apiserver of the
+// hub, or from a client certificate of the hub.
 type authenticator struct {
 	proxyCA, clientCA *dynamiccertificates.ConfigMapCAController
 	headers           *headerrequest.RequestHeaderAuthRequestController
@@ -61,14 +61,14 @@ func newAuthenticator(hub kubernetes.Interface) (*authenticator, error) {
 	}, nil
 }
 
-// run follows the ConfigMap until ctx ends.
+// run watches the ConfigMap until ctx ends.
 func (a *authenticator) run(ctx context.Context) {
 	go a.proxyCA.Run(ctx, 1)
 	go a.clientCA.Run(ctx, 1)
 	a.headers.Run(ctx, 1)
 }
 
-// ready is an error until the kube-apiserver can be recognized.
+// ready returns an error until requests of the kube-apiserver can be authenticated.
 func (a *authenticator) ready() error {
 	if _, ok := a.proxyCA.VerifyOptions(); !ok || len(a.headers.UsernameHeaders()) == 0 {
 		return errors.New("the hub's front proxy is not known yet: ConfigMap kube-system/" + authenticationConfig + " was not read, or the hub has no --requestheader flags")
@@ -76,7 +76,8 @@ func (a *authenticator) ready() error {
 	return nil
 }
 
-// withUser is the middleware that puts the user into the context, and refuses requests of nobody known.
+// withUser is the middleware that adds the user to the context, and refuses unauthenticated
+// requests.
 func (a *authenticator) withUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isProbe(r.URL.Path) {

@@ -19,26 +19,26 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
-// authorizer asks the hub what users may do, and remembers the answer for a moment: a
-// kubectl command asks the same thing several times. (The authorizer of k8s.io/apiserver
-// does the same, and brings CEL and OpenTelemetry along.)
+// authorizer asks the hub what users may do, and caches the answers for a short time: a kubectl
+// command asks the same several times. (The authorizer of k8s.io/apiserver does the same, and
+// depends on CEL and OpenTelemetry.)
 type authorizer struct {
 	reviews  authorizationclient.SubjectAccessReviewInterface
 	verdicts *cache.LRUExpireCache
 	roles    *roles
 	// alone is true if the hub authorizes by RBAC and nothing else.
 	alone bool
-	// changes of the hub's RBAC that were seen. Who a change is of is asked about again.
+	// changes of the hub's RBAC. A change invalidates the cached answers about its subjects.
 	changes *subjectChanges
 }
 
 const (
-	// verdictLifetime is how long an answer is remembered that may change unseen: where others than
-	// RBAC authorize, before all of the hub's RBAC is known, and while the hub's authorizer may not
-	// know of the last change.
+	// verdictLifetime is how long an answer is cached that may change without notice: if other
+	// authorizers than RBAC are used, before all of the hub's RBAC is known, and while the hub's
+	// authorizer may not know the last change.
 	verdictLifetime = 5 * time.Second
-	// verdictLifetimeSeen is how long another answer is remembered: it ends with the roles that it
-	// is of.
+	// verdictLifetimeSeen is how long other answers are cached. A change of the roles
+	// invalidates them earlier.
 	verdictLifetimeSeen = time.Minute
 	verdictsKept        = 4096
 )
@@ -47,8 +47,8 @@ func newAuthorizer(reviews authorizationclient.SubjectAccessReviewInterface, r *
 	return &authorizer{reviews: reviews, verdicts: cache.NewLRUExpireCache(verdictsKept), roles: r, alone: alone, changes: newSubjectChanges()}
 }
 
-// lifetime is how long a verdict is remembered that was asked for when the last change of its user
-// was at a moment.
+// lifetime returns how long a verdict is cached. changed is when the rights of its user last
+// changed before the question.
 func (a *authorizer) lifetime(changed time.Time) time.Duration {
 	if !a.alone || a.roles == nil || !a.roles.known() || a.changes.now().Sub(changed) < changeSettles {
 		return verdictLifetime
@@ -56,7 +56,7 @@ func (a *authorizer) lifetime(changed time.Time) time.Duration {
 	return verdictLifetimeSeen
 }
 
-// resource returns nil if the user of ctx may do that, and else what to tell them.
+// resource returns nil if the user of ctx may do what, and else the error for the user.
 func (a *authorizer) resource(ctx context.Context, what authorizationv1.ResourceAttributes) error {
 	who, verdict, err := a.review(ctx, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &what})
 	if err != nil || verdict.Allowed {
@@ -75,8 +75,10 @@ func (a *authorizer) resource(ctx context.Context, what authorizationv1.Resource
 	return apierrors.NewForbidden(gr, what.Name, errors.New(message))
 }
 
-// namespaces are those of the hub in which the user of ctx may do that, beside what is allowed in all. If others than RBAC authorize
-// there, too, the hub is asked about each: of what they open without a role nothing is found, and nothing is shown that they close.
+// namespaces returns the namespaces of the hub in which the user of ctx may do what, by roles in
+// these namespaces. If the hub has other authorizers than RBAC, it asks the hub about each of
+// them. Namespaces that such an authorizer allows without a role are not found, and those that
+// it denies are left out.
 func (a *authorizer) namespaces(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error) {
 	who, ok := request.UserFrom(ctx)
 	if !ok {
@@ -128,8 +130,8 @@ func (a *authorizer) review(ctx context.Context, spec authorizationv1.SubjectAcc
 	if err != nil {
 		return who, verdict, fmt.Errorf("encode access review: %w", err)
 	}
-	// The change is of before the hub is asked: an answer that a change overtakes is not found
-	// afterwards.
+	// The number of the last change is read before the question: an answer that a change
+	// overtakes is then not found later.
 	last := a.changes.of(who.GetName(), who.GetGroups())
 	lifetime := a.lifetime(last.at)
 	remembered := strconv.FormatUint(last.number, 10) + string(key)

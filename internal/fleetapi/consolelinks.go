@@ -18,10 +18,10 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// longestLink is how many bytes a ConsoleLink may have.
+// longestLink is the maximum number of bytes of a ConsoleLink.
 const longestLink = 64 << 10
 
-// serveConsoleLinks makes a link to the console for the caller.
+// serveConsoleLinks creates a link to the console for the caller.
 func (a *api) serveConsoleLinks(w http.ResponseWriter, r *http.Request) error {
 	links := fleetv1alpha1.GroupVersion.WithResource("consolelinks")
 	if r.Method != http.MethodPost {

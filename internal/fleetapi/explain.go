@@ -18,8 +18,8 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// questions are the virtual kinds that are asked for at a path of their own, with the method, and
-// with the verb by which the hub's kube-apiserver authorizes the request.
+// questions are the virtual kinds, each with its path, its method, and the verb by which the
+// hub's kube-apiserver authorizes the request.
 var questions = map[string]struct {
 	method, verb string
 	serve        func(a *api, w http.ResponseWriter, r *http.Request) error
@@ -30,8 +30,8 @@ var questions = map[string]struct {
 	fleetv1alpha1.AccessPath:           {http.MethodGet, "list", (*api).serveAccess},
 }
 
-// serveQuestion answers one of the questions. A request that did not come through the
-// kube-apiserver is authorized here as it would be there.
+// serveQuestion answers one of the questions. It authorizes a request that did not come through
+// the kube-apiserver in the same way.
 func (a *api) serveQuestion(w http.ResponseWriter, r *http.Request, _ string) error {
 	path := r.URL.EscapedPath()
 	q, v := questions[path], fleetv1alpha1.GroupVersion
@@ -48,12 +48,12 @@ func (a *api) serveQuestion(w http.ResponseWriter, r *http.Request, _ string) er
 	return nil
 }
 
-// parameters are those of a question; any other is a mistake.
+// parameters returns the parameters of a question, or an error for unknown ones.
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	values := r.URL.Query()
 	for name, given := range values {
 		switch {
-		case name == "timeout" || name == "pretty": // clients send these with everything
+		case name == "timeout" || name == "pretty": // clients send these with every request
 		case !slices.Contains(known, name):
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("parameter %s: there is none such here; there is %s", name, strings.Join(known, ", ")))
 		case len(given) > 1:

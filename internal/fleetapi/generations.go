@@ -8,7 +8,8 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// generations count the changes of which clusters the hub's namespaces may use. They are told after the fences that they are about.
+// generations count the changes of the clusters that namespaces of the hub may use. A count
+// changes after the fences.
 type generations struct {
 	mu       sync.RWMutex
 	last     uint64
@@ -16,7 +17,8 @@ type generations struct {
 	by       map[string]uint64 // namespace
 }
 
-// mostGenerations bounds the namespaces that have a generation of their own, also of those that are gone.
+// mostGenerations is the maximum number of namespaces with their own generation, including
+// deleted ones.
 const mostGenerations = 100_000
 
 func newGenerations() *generations { return &generations{by: map[string]uint64{}} }
@@ -28,7 +30,7 @@ func (g *generations) of(namespace string) uint64 {
 	return max(g.everyone, g.by[namespace])
 }
 
-// changed notes that namespaces may use other clusters than before.
+// changed records that namespaces may use other clusters than before.
 func (g *generations) changed(namespaces sets.Set[string]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -43,8 +45,8 @@ func (g *generations) changed(namespaces sets.Set[string]) {
 	}
 }
 
-// moved notes a change of a cluster. One that fences select by its labels may be open to other namespaces than before; one that
-// joins or leaves is no change of rights.
+// moved records a change of a cluster. If its labels change, fences that select by labels may
+// open it to other namespaces. A cluster that joins or leaves is not a change of rights.
 func (g *generations) moved(c fleet.Change) {
 	if c.Before == nil || c.After == nil || c.What&fleet.Labels == 0 {
 		return

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// grants tell those who wait that somebody may see something else than before. What happens within a moment is told at once, and
-// what happens while that is about to be told, once more: the hub's authorizer may not know of it yet.
+// grants notify waiting watches that rights may have changed. Changes within grantsWindow are
+// reported together. Changes that arrive before the report are reported once more, because the
+// authorizer of the hub may not know them yet.
 type grants struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	due     bool
-	again   bool // something changed since it is due
+	again   bool // there was another change since due was set
 	ringer  *time.Timer
-	// telling is called before those who wait are told; again: it is called once more after that.
+	// telling is called before a notification. again is true if another notification follows.
 	telling func(again bool)
 }
 
@@ -33,7 +34,7 @@ func (g *grants) wait() <-chan struct{} {
 	return g.changed
 }
 
-// change has those who wait told soon.
+// change schedules a notification.
 func (g *grants) change() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -26,8 +26,8 @@ var requests = promauto.NewHistogramVec(prometheus.HistogramOpts{
 	Buckets: []float64{.005, .025, .1, .5, 1, 5, 30, 120},
 }, []string{"part", "method", "code"})
 
-// metrics serves those of the process: of the default registry and of the controllers'.
-// Both have the process's own, which are served once.
+// metrics serves the metrics of the default registry and of the registry of the controllers.
+// Metrics that both have, those of the process, are served once.
 func metrics() http.Handler {
 	gather := func() ([]*dto.MetricFamily, error) {
 		all, err := prometheus.DefaultGatherer.Gather()
@@ -49,8 +49,8 @@ func metrics() http.Handler {
 	return promhttp.HandlerFor(prometheus.GathererFunc(gather), promhttp.HandlerOpts{})
 }
 
-// statusWriter remembers the status code. It hides no ability of the writer: who needs one
-// asks http.ResponseController, which unwraps.
+// statusWriter records the status code. http.ResponseController unwraps it, so that no feature
+// of the writer is hidden.
 type statusWriter struct {
 	http.ResponseWriter
 	code int
@@ -84,7 +84,7 @@ func withMetrics(next http.Handler) http.Handler {
 	})
 }
 
-// part keeps the labels few: whatever a client may ask for is one of these.
+// part returns the label for a path. There are only a few values, for any path.
 func part(path string) string {
 	switch {
 	case strings.HasPrefix(path, fleetv1alpha1.ClustersPath):
@@ -105,7 +105,7 @@ func method(m string) string {
 	return m
 }
 
-// withRecovery keeps a request that panics from being more than that request's failure.
+// withRecovery limits the effect of a panic to its request.
 func withRecovery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { //nolint:contextcheck // the request has it
@@ -114,11 +114,12 @@ func withRecovery(next http.Handler) http.Handler {
 				return
 			}
 			if p == http.ErrAbortHandler { //nolint:errorlint // this very value is the signal
-				panic(p) // breaks off the answer, on purpose
+				panic(p) // aborts the response, on purpose
 			}
 			logr.FromContextOrDiscard(r.Context()).Error(nil, "request panicked", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 			if o, ok := w.(*statusWriter); ok && o.code != 0 {
-				panic(http.ErrAbortHandler) // the client must not take half an answer for a whole
+				// the client must not take a part of the response for the whole
+				panic(http.ErrAbortHandler)
 			}
 			answer.Error(w, r, apierrors.NewGenericServerResponse(http.StatusInternalServerError, r.Method, fleetv1alpha1.GroupVersion.WithResource("").GroupResource(), "", "the request panicked; the server's log says why", 0, true))
 		}()
@@ -126,7 +127,7 @@ func withRecovery(next http.Handler) http.Handler {
 	})
 }
 
-// errorLog takes the lines of http.Server, which are about single connections.
+// errorLog returns a logger for http.Server, whose messages are about single connections.
 func errorLog(to logr.Logger) *log.Logger { return log.New(lines{to}, "", 0) }
 
 type lines struct{ to logr.Logger }

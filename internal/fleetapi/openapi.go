@@ -22,12 +22,14 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// passed are the headers by which clients and the hub agree on the form of a document, and whether it is news. No other goes to the hub,
-// which is asked as an administrator.
+// passed are the headers that control the format of a document, and whether it has changed. No
+// other header is passed on to the hub, because these requests have the rights of an
+// administrator.
 var passed = []string{"Accept", "Accept-Encoding", "If-None-Match", "If-Modified-Since"}
 
-// openAPI answers with documents of OpenAPI. What clusters have by CustomResourceDefinitions is described by these; of all else, which is
-// Kubernetes' own, and in the older OpenAPI v2, the documents of the hub's API server say what the fleet's objects are.
+// openAPI answers with OpenAPI documents. Custom types are described by the
+// CustomResourceDefinitions of the clusters. All other types are Kubernetes' own: for them, and
+// for the older OpenAPI v2, the documents of the API server of the hub are served.
 type openAPI struct {
 	search    *search.Search
 	hub       http.Handler
@@ -67,7 +69,8 @@ func noDocuments(ctx context.Context, err error) error {
 	return apierrors.NewServiceUnavailable("the hub's OpenAPI documents cannot be had now: ask again in a moment")
 }
 
-// isOpenAPI says whether a path relative to the root of the fleet is that of a document: of which, and of which cluster ("": all).
+// isOpenAPI returns the document for a path relative to the root of the fleet, and the cluster
+// ("": all).
 func isOpenAPI(path string) (cluster, document string, ok bool) {
 	if rest, in := strings.CutPrefix(path, "/clusters/"); in {
 		cluster, path, _ = strings.Cut(rest, "/")
@@ -76,12 +79,14 @@ func isOpenAPI(path string) (cluster, document string, ok bool) {
 	return cluster, path, path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/")
 }
 
-// serve answers with a document, of one cluster or ("") of all.
+// serve answers with a document of one cluster ("": all).
 func (o *openAPI) serve(w http.ResponseWriter, r *http.Request, cluster, document string) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return apierrors.NewMethodNotSupported(schema.GroupResource{Resource: "openapi"}, r.Method)
 	}
-	if proxy.HasDots(document) { // the hub is asked as an administrator: behind a front end that cleans paths it would answer with any object
+	// The hub is asked with the rights of an administrator. Behind a front end that cleans
+	// paths, it would answer with any object.
+	if proxy.HasDots(document) {
 		return apierrors.NewBadRequest(fmt.Sprintf("path %q: segments . and .. are refused: they lead out of the documents", document))
 	}
 	all, custom, err := o.search.Versions(r.Context(), cluster)
@@ -108,7 +113,8 @@ func (o *openAPI) serve(w http.ResponseWriter, r *http.Request, cluster, documen
 	return nil
 }
 
-// index is what documents there are: those of the hub, and those of custom types. Of one cluster there are those of what it serves.
+// index answers with the list of documents: those of the hub, and those of custom types. For one
+// cluster they are restricted to the types that it serves.
 func (o *openAPI) index(w http.ResponseWriter, r *http.Request, cluster string, all, custom []schema.GroupVersion) error {
 	var index struct {
 		Paths map[string]any `json:"paths"`
@@ -134,7 +140,8 @@ func pathOf(gv schema.GroupVersion) string {
 	return "apis/" + gv.String()
 }
 
-// complete adds what documents refer to, as the hub describes it: one of its smallest documents has that.
+// complete adds the schemas that documents refer to, from one of the smallest documents of the
+// hub.
 func (o *openAPI) complete(ctx context.Context, described map[string]any) error {
 	var leases struct {
 		Components struct {

@@ -15,15 +15,15 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// roles follows the hub's RBAC.
+// roles is the RBAC of the hub, kept current by informers.
 type roles struct {
 	*access.Roles
 
 	synced []toolscache.InformerSynced
 }
 
-// newRoles returns roles that follow the informers once they run, and calls changed after each
-// change, with the subjects that it is of.
+// newRoles returns roles that the informers update once they run. It calls changed after each
+// change, with the subjects whose rights change.
 func newRoles(ctx context.Context, informers cache.Informers, changed func(of []access.Subject)) (*roles, error) {
 	r, bound := &roles{Roles: access.NewRoles()}, newBoundRoles()
 	return r, errors.Join(
@@ -48,7 +48,7 @@ func newRoles(ctx context.Context, informers cache.Informers, changed func(of []
 			}
 			changed(bound.set(name, o.RoleRef, access.Subjects(o.Subjects, name.Namespace)))
 		}),
-		// Nothing but verdicts, for which the hub is asked, needs these.
+		// Only verdicts depend on these, and the hub makes the verdicts.
 		follow(ctx, r, informers, &rbacv1.ClusterRoleBinding{}, func(name types.NamespacedName, o *rbacv1.ClusterRoleBinding) {
 			if o == nil {
 				o = &rbacv1.ClusterRoleBinding{}
@@ -58,13 +58,14 @@ func newRoles(ctx context.Context, informers cache.Informers, changed func(of []
 	)
 }
 
-// follow calls set with each object of a kind as it is, and with nil when it is gone.
+// follow calls set with each object of a kind after each change, and with nil when it is
+// deleted.
 func follow[T any, P interface {
 	*T
 	client.Object
 }](ctx context.Context, r *roles, informers cache.Informers, kind P, set func(name types.NamespacedName, o *T)) error {
 	as := func(o any) *T {
-		t, _ := o.(*T) // nothing else comes
+		t, _ := o.(*T) // o always has this type
 		return t
 	}
 	synced, err := binding.Watch(ctx, informers, kind, as, func(before, after *T) {
@@ -77,7 +78,7 @@ func follow[T any, P interface {
 	return err
 }
 
-// known is false until all that the hub had at the start was seen.
+// known is false until the initial state of the hub was read.
 func (r *roles) known() bool {
 	return !slices.ContainsFunc(r.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }

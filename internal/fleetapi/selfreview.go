@@ -23,10 +23,10 @@ import (
 	"orrery.dev/orrery/internal/search"
 )
 
-// readable are the verbs of the fleet.
+// readable are the verbs that the fleet supports.
 var readable = []string{"get", "list", "watch"}
 
-// Limits on the bodies of reviews, in bytes. The one of an object has the object in it.
+// Limits on the bodies of reviews, in bytes. A PlacementReview may contain an object.
 const (
 	longestReview     = 1 << 20
 	longestSelfReview = 16 << 10
@@ -43,14 +43,16 @@ var reviewCodecs = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }()
 
-// reviews answers what callers ask about themselves, as kubectl auth and user interfaces do: who they are, and what of the fleet they may
-// do. That is what the hub says of them, for what can be done with the fleet: it is read.
+// reviews answers the questions of callers about themselves, as kubectl auth and user interfaces
+// ask: who they are, and what they may do in the fleet. The answer is that of the hub,
+// restricted to the verbs of the fleet, which is read-only.
 type reviews struct {
 	hub        *rest.Config
 	authorizer *authorizer
 }
 
-// answer answers a review; false: the path, relative to the root of a fleet, is of none.
+// answer answers a review. false: the path, relative to the root of the fleet, is not that of a
+// review.
 func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string, names search.Names) (bool, error) {
 	review, ok := map[string]func(context.Context, runtime.Object, user.Info) error{
 		"/apis/authorization.k8s.io/v1/selfsubjectaccessreviews": s.access,
@@ -67,7 +69,7 @@ func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string, na
 	if !ok {
 		return true, apierrors.NewUnauthorized("the request has no user")
 	}
-	may := throughProxy // as the hub's kube-apiserver asks of callers who come through it
+	may := throughProxy // as the kube-apiserver of the hub requires of requests through it
 	if may.Verb = "create"; names == search.Qualified {
 		may.Name = "qualified"
 	}
@@ -78,7 +80,8 @@ func (s *reviews) answer(w http.ResponseWriter, r *http.Request, path string, na
 	if err != nil {
 		return true, apierrors.NewBadRequest("the review cannot be read: " + err.Error())
 	}
-	o, _, err := reviewCodecs.UniversalDeserializer().Decode(body, nil, nil) // clients may send protobuf
+	// clients may send protobuf
+	o, _, err := reviewCodecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
 		return true, apierrors.NewBadRequest("the review cannot be read: " + err.Error())
 	}
@@ -92,7 +95,7 @@ func another(o runtime.Object) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("the review is a %s, and another kind is asked for here", o.GetObjectKind().GroupVersionKind().Kind))
 }
 
-// access says whether the caller may do one thing.
+// access answers whether the caller may do one thing.
 func (s *reviews) access(ctx context.Context, o runtime.Object, _ user.Info) error {
 	review, ok := o.(*authorizationv1.SelfSubjectAccessReview)
 	if !ok {
@@ -113,7 +116,7 @@ func (s *reviews) access(ctx context.Context, o runtime.Object, _ user.Info) err
 	return err
 }
 
-// unqualified are attributes with the namespace as it is on the hub.
+// unqualified returns attributes with the namespace as it is on the hub.
 func unqualified(what *authorizationv1.ResourceAttributes) *authorizationv1.ResourceAttributes {
 	if what == nil {
 		return nil
@@ -123,13 +126,13 @@ func unqualified(what *authorizationv1.ResourceAttributes) *authorizationv1.Reso
 	return &out
 }
 
-// rules lists what the caller may do in a namespace.
+// rules answers what the caller may do in a namespace.
 func (s *reviews) rules(ctx context.Context, o runtime.Object, who user.Info) error {
 	review, ok := o.(*authorizationv1.SelfSubjectRulesReview)
 	if !ok {
 		return another(o)
 	}
-	// The hub answers each for themselves only.
+	// The hub answers this only to the user itself.
 	config := rest.CopyConfig(s.hub)
 	config.Impersonate = rest.ImpersonationConfig{UserName: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}
 	client, err := kubernetes.NewForConfig(config)
@@ -164,7 +167,7 @@ func onlyReadable(verbs []string) []string {
 	return slices.DeleteFunc(slices.Clone(verbs), func(v string) bool { return !slices.Contains(readable, v) })
 }
 
-// identity says who the caller is.
+// identity answers who the caller is.
 func identity(_ context.Context, o runtime.Object, who user.Info) error {
 	review, ok := o.(*authenticationv1.SelfSubjectReview)
 	if !ok {

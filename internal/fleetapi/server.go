@@ -1,49 +1,53 @@
-// Package fleetapi is the aggregated API server of the group fleet.orrery.dev. The hub's
-// kube-apiserver passes on what is asked below /apis/fleet.orrery.dev/v1alpha1:
+// Package fleetapi is the aggregated API server of the group fleet.orrery.dev. The
+// kube-apiserver of the hub forwards requests below /apis/fleet.orrery.dev/v1alpha1:
 //
-//	clusters/NAME/proxy/...  the API server of one cluster (package proxy)
-//	clusters/NAME/mirror     what is mirrored of one cluster, and how old it is (package mirror), for who may get its Cluster
-//	consolelinks             links by which the console is opened as who creates them (package console)
-//	resources/fleet/proxy/...      the mirrored objects of all of them (package search)
+//	clusters/NAME/proxy/...        the API server of one cluster (package proxy)
+//	clusters/NAME/mirror           what is mirrored from one cluster, and how old it is (package
+//	                               mirror), for callers that may get its Cluster
+//	consolelinks                   links that open the console as the user that creates them
+//	                               (package console)
+//	resources/fleet/proxy/...      the mirrored objects of all clusters (package search)
 //	resources/qualified/proxy/...  the same for programs: every namespace names its cluster
-//	placements, works              why an object of the hub is where it is, and how it fares there (package explanation)
-//	placementreviews               where an object would be placed by a policy that need not exist (package explanation)
+//	placements, works              why an object of the hub is placed where it is, and its state
+//	                               there (package explanation)
+//	placementreviews               where an object would be placed by a policy that need not exist
+//	                               (package explanation)
 //	access                         what the caller may see and change
 //
-// # Who may come in
+// # Authentication
 //
-// Requests are those of the hub's kube-apiserver, which proves itself with its front
-// proxy certificate and names the user, or carry a client certificate of the hub. There
-// is no other way in, and no anonymous one.
+// Requests come from the kube-apiserver of the hub, which proves its identity with its front
+// proxy certificate and names the user, or have a client certificate of the hub. All other
+// requests, also anonymous ones, are refused.
 //
-// # Who may do what
+// # Authorization
 //
-// The hub's RBAC says, twice. The kube-apiserver authorizes the outer URL, in which it
-// sees a resource, a name and a subresource and no more: resources/fleet/proxy/api/v1/pods is the
-// subresource proxy of the resources named fleet. So a role that lets somebody search has the
-// rule
+// The RBAC of the hub decides twice. The kube-apiserver authorizes the outer URL, from which it
+// knows only a resource, a name and a subresource: resources/fleet/proxy/api/v1/pods is the
+// subresource proxy of the resource named fleet. So a role for users that search has the rule
 //
 //	apiGroups: [fleet.orrery.dev], resources: [resources/proxy], verbs: [get, create]
 //
-// (create is for questions about oneself, which are posted), and to ask why, list of placements, works and access and create of
-// placementreviews. It must be
-// bound cluster-wide even for those who may see one namespace only, for the outer URL has
-// none; since it opens nothing by itself, it may be given to system:authenticated. A role for
-// working in clusters through their proxy has
+// (create is for questions about oneself, which are POST requests). To ask why, it also has list
+// of placements, works and access, and create of placementreviews. The role must be bound
+// cluster-wide even for users that may see one namespace only, because the outer URL has none.
+// The role grants nothing by itself and may be given to system:authenticated. A role for work in
+// clusters through their proxy has
 //
 //	apiGroups: [fleet.orrery.dev], resources: [clusters/proxy], verbs: ["*"],
 //	resourceNames: [those clusters; left out, all]
 //
-// A request that did not come through the kube-apiserver is authorized as there where it has a body
-// or parameters that no other right guards. No parameter and no body is parsed before the caller is
-// authorized.
+// A request that did not come through the kube-apiserver is authorized in the same way if it has
+// a body or parameters that no other right protects. No parameter and no body is parsed before
+// the caller is authorized.
 //
-// What lies behind the outer URL this server asks the hub with a SubjectAccessReview of its own: to
-// search, the caller must be allowed to list the type itself in the namespace asked for, or
-// everywhere; who asks for all namespaces and may list it in some sees these (what is seen of a
-// namespace is in the clusters that it may use; see package access); to ask why, to get the object,
-// or to create policies where one is reviewed; to use a proxy, the verb on clusters/proxy of that
-// name. In the member, its own RBAC decides, for the proxy impersonates the caller.
+// For the inner URL, this server sends its own SubjectAccessReview to the hub. To search, the
+// caller must be allowed to list the type itself in the namespace of the request, or in all. A
+// request for all namespaces by a caller that may list the type in some is answered with those.
+// Of a namespace, the caller sees the part in the clusters that the namespace may use, see
+// package access. To ask why, the caller must be allowed to get the object, or to create
+// policies to review one. To use a proxy, the caller needs the verb on clusters/proxy of that
+// name. In the member, its own RBAC decides, because the proxy impersonates the caller.
 package fleetapi
 
 import (
@@ -82,27 +86,26 @@ import (
 
 // Options of the server. All of them are required.
 type Options struct {
-	// Hub is the configuration of clients of the hub, as an administrator.
+	// Hub is the configuration for clients of the hub with the rights of an administrator.
 	Hub *rest.Config
-	// Address is where to serve, host:port.
+	// Address is the address to serve on, host:port.
 	Address string
-	// CertFile and KeyFile hold the serving certificate. They are read again when they
-	// change.
+	// CertFile and KeyFile are the serving certificate. They are read again when they change.
 	CertFile, KeyFile string
-	// Registry knows the clusters.
+	// Registry has the clusters.
 	Registry *member.Registry
-	// Mirror and Store hold what was seen in them.
+	// Mirror and Store have the mirrored objects.
 	Mirror *mirror.Mirror
 	Store  *store.Store
-	// Fleet knows which clusters the hub's namespaces may use.
+	// Fleet decides which clusters the namespaces of the hub may use.
 	Fleet *fleet.Cache
-	// Explainer says why objects are where they are.
+	// Explainer explains placements.
 	Explainer *explanation.Explainer
 	// Informers of the hub.
 	Informers cache.Informers
-	// ConsoleLink makes a link by which the console is opened as a user.
+	// ConsoleLink creates a link that opens the console as a user.
 	ConsoleLink func(who user.Info) (fleetv1alpha1.ConsoleLinkStatus, error)
-	// RBACOnly is true if nothing but RBAC authorizes on the hub.
+	// RBACOnly is true if RBAC is the only authorizer of the hub.
 	RBACOnly bool
 }
 
@@ -136,14 +139,14 @@ func New(o Options) (*Server, error) {
 	})
 	o.Fleet.Subscribe(func(c fleet.Change) {
 		fenced.moved(c)
-		if c.What&(fleet.Membership|fleet.Labels) != 0 { // by which fences select
+		if c.What&(fleet.Membership|fleet.Labels) != 0 { // fences select by these
 			changes.change()
 		}
 	})
 	authorizer := newAuthorizer(hub.AuthorizationV1().SubjectAccessReviews(), nil, o.RBACOnly)
 	changes.telling = authorizer.changes.repeat
 	authorizer.roles, err = newRoles(context.Background(), o.Informers, func(of []access.Subject) {
-		changes.change() // first: a ring at this moment is followed by another
+		changes.change() // first, so that a notification at this moment is followed by another
 		authorizer.changes.add(of)
 	})
 	if err != nil {
@@ -195,20 +198,23 @@ func New(o Options) (*Server, error) {
 	}, nil
 }
 
-// throughProxy is what the hub's kube-apiserver asks of who comes to the fleet through it.
+// throughProxy is the right that the kube-apiserver of the hub requires for the fleet.
 var throughProxy = authorizationv1.ResourceAttributes{
 	Verb: "get", Group: fleetv1alpha1.GroupVersion.Group, Version: fleetv1alpha1.GroupVersion.Version, Resource: "resources", Subresource: "proxy", Name: "fleet",
 }
 
-// Live serves windows of the fleet to browsers, by requests whose context has the user and ends with the session.
+// Live serves windows of the fleet to browsers. The context of a request has the user, and ends
+// with the session.
 func (s *Server) Live() http.Handler { return s.live }
 
-// Authorize returns nil if the user of ctx may do something on the hub, and else what to tell them.
+// Authorize returns nil if the user of ctx may do what on the hub, and else the error for the
+// user.
 func (s *Server) Authorize(ctx context.Context, what authorizationv1.ResourceAttributes) error {
 	return s.api.authorizer.resource(ctx, what)
 }
 
-// fences says which clusters the hub's namespaces may use, as soon as that is known.
+// fences returns which clusters the namespaces of the hub may use, or an error while that is
+// unknown.
 func fences(f *fleet.Cache) (search.Fence, error) {
 	if !f.Synced() {
 		return nil, apierrors.NewServiceUnavailable("which clusters the hub's namespaces may use is not known yet: ask again in a moment")
@@ -216,7 +222,7 @@ func fences(f *fleet.Cache) (search.Fence, error) {
 	return f.Snapshot(), nil
 }
 
-// liveMember is a cluster that search asks itself.
+// liveMember is a cluster that search asks directly.
 type liveMember struct{ *member.Member }
 
 // Serves implements search.Live.
@@ -233,12 +239,12 @@ func names(clusters []*fleet.Cluster) []string {
 	return names
 }
 
-// Limits of a connection. Bodies and answers have none: they are streams.
+// Limits of a connection. Bodies and responses are streams and have no limit.
 const (
 	headerTimeout   = 30 * time.Second
 	idleTimeout     = 3 * time.Minute
 	shutdownTimeout = 3 * time.Second
-	streams         = 1000 // of one HTTP/2 connection; the kube-apiserver opens few of these
+	streams         = 1000 // of one HTTP/2 connection; the kube-apiserver opens few connections
 )
 
 // Run serves until ctx ends.
@@ -255,7 +261,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 	certificates := dynamiccertificates.NewDynamicServingCertificateController(&tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2", "http/1.1"},
-		ClientAuth: tls.RequestClientCert, // verified by the authenticator
+		ClientAuth: tls.RequestClientCert, // the authenticator verifies it
 	}, nil, s.certificate, nil, nil)
 	if err := certificates.RunOnce(); err != nil {
 		return errors.Join(fmt.Errorf("load serving certificate: %w", err), listener.Close())
@@ -281,7 +287,7 @@ func (s *Server) serve(ctx context.Context, listener net.Listener) error {
 		return fmt.Errorf("serve on %s: %w", s.address, err)
 	case <-ctx.Done():
 	}
-	// Streams have ended with ctx, which is theirs too; what is left gets a moment.
+	// Streams end with ctx. Other requests get some time to end.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {

@@ -12,12 +12,13 @@ import (
 	"orrery.dev/orrery/internal/access"
 )
 
-// boundRoles knows which subjects the hub's bindings give which roles. ClusterRoles and
+// boundRoles has the subjects that the hub's bindings give each role. ClusterRoles and
 // ClusterRoleBindings have no namespace.
 type boundRoles struct {
 	mu       sync.Mutex
 	bindings map[types.NamespacedName]bound
-	of       map[types.NamespacedName]sets.Set[types.NamespacedName] // a role: the bindings that give it
+	// by role, the bindings that grant it
+	of map[types.NamespacedName]sets.Set[types.NamespacedName]
 }
 
 // bound is a binding.
@@ -30,7 +31,7 @@ func newBoundRoles() *boundRoles {
 	return &boundRoles{bindings: map[types.NamespacedName]bound{}, of: map[types.NamespacedName]sets.Set[types.NamespacedName]{}}
 }
 
-// subjects returns who has a role.
+// subjects returns the subjects that have a role.
 func (b *boundRoles) subjects(role types.NamespacedName) (all []access.Subject) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,8 +41,8 @@ func (b *boundRoles) subjects(role types.NamespacedName) (all []access.Subject) 
 	return all
 }
 
-// set takes a binding as it is now; one without subjects gives nobody anything. It returns the
-// subjects of before and of now.
+// set records the present state of a binding; without subjects, the binding is deleted. It
+// returns the subjects before and after.
 func (b *boundRoles) set(name types.NamespacedName, ref rbacv1.RoleRef, subjects []access.Subject) (changed []access.Subject) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,30 +66,29 @@ func (b *boundRoles) set(name types.NamespacedName, ref rbacv1.RoleRef, subjects
 	return append(slices.Clip(was.subjects), subjects...)
 }
 
-// subjectChanges counts the changes of the hub's RBAC, and knows the last one that is of each
-// subject.
+// subjectChanges counts the changes of the hub's RBAC, and records the last one of each subject.
 type subjectChanges struct {
 	mu       sync.RWMutex
 	last     uint64
 	by       map[access.Subject]subjectChange
 	everyone subjectChange
-	// repeated are the subjects of changes that are to be counted once more: the hub's authorizer
-	// may know of a change later than this process.
+	// repeated are the subjects of changes that must be counted once more: the hub's authorizer
+	// may learn of a change later than this process.
 	repeated, again sets.Set[access.Subject]
 	now             func() time.Time
 }
 
-// subjectChange is a change by its number.
+// subjectChange is the number and the time of a change.
 type subjectChange struct {
 	number uint64
 	at     time.Time
 }
 
-// changeSettles is how long after a change the hub's authorizer may not know of it.
+// changeSettles is the time after a change in which the hub's authorizer may not know it.
 const changeSettles = 10 * time.Second
 
-// mostSubjects bounds the subjects of which a change is known; of more, every change is of
-// everyone.
+// mostSubjects is the maximum number of subjects with a recorded change. Beyond it, every change
+// counts for all subjects.
 const mostSubjects = 100_000
 
 func newSubjectChanges() *subjectChanges {
@@ -103,8 +103,8 @@ func (c *subjectChanges) add(of []access.Subject) {
 	c.count(sets.New(of...))
 }
 
-// repeat counts the changes since it was called last once more, and those of before that if it said
-// that it is called again.
+// repeat counts once more the changes since the last call, and those before it if that call had
+// again. again is true if another call will follow.
 func (c *subjectChanges) repeat(again bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *subjectChanges) count(of sets.Set[access.Subject]) {
 	}
 }
 
-// of returns the last change that is of a user.
+// of returns the last change of a user or its groups.
 func (c *subjectChanges) of(user string, groups []string) subjectChange {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

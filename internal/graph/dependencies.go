@@ -17,8 +17,8 @@ type Reference struct {
 var (
 	// following are the relations to objects without which an object does not work, in any cluster.
 	following = []Relation{Mount, Env, Pull, Account, TLS, Route}
-	// followers are the kinds that can be copied to another cluster. Nodes, volumes and classes
-	// belong to their cluster.
+	// followers are the kinds that can be copied to another cluster. Nodes, volumes and
+	// classes belong to their cluster.
 	followers = []schema.GroupKind{configMapKind, secretKind, serviceAccountKind, claimKind, serviceKind}
 )
 

@@ -20,10 +20,11 @@ import (
 // State is a state of an object.
 type State struct {
 	object map[string]any
-	data   map[string]any // of a Secret, which nobody is told
+	data   map[string]any // data and stringData of a Secret, which are never shown
 }
 
-// Parse reads a state of an object of a type. The data of a Secret is taken out of it.
+// Parse parses a state of an object of a type. It separates the data of a Secret from the
+// object.
 func Parse(gr schema.GroupResource, body []byte) (*State, error) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
@@ -43,7 +44,7 @@ func Parse(gr schema.GroupResource, body []byte) (*State, error) {
 	return s, nil
 }
 
-// Object is the state as JSON, of a Secret without its data.
+// Object returns the state as JSON; for a Secret, without its data.
 func (s *State) Object() (json.RawMessage, error) { return json.Marshal(s.object) }
 
 func (s *State) metadata() map[string]any {
@@ -51,16 +52,19 @@ func (s *State) metadata() map[string]any {
 	return m
 }
 
-// noAnnotations are noise: they change with other fields, or tell what of them is applied.
+// noAnnotations are annotations without meaning for a history: they change together with other
+// fields.
 var noAnnotations = []string{
 	corev1.LastAppliedConfigAnnotation, corev1.EndpointsLastChangeTriggerTime, "deployment.kubernetes.io/revision",
 	"control-plane.alpha.kubernetes.io/leader", workv1alpha2.DigestAnnotation, workv1alpha2.SourceAnnotation,
 }
 
-// noMetadata is noise: it changes with every change, or tells what is told otherwise.
+// noMetadata are fields of metadata without meaning for a history: they change with every
+// change, or are reported in another way.
 var noMetadata = []string{"resourceVersion", "generation", "creationTimestamp", "uid", "selfLink"}
 
-// quiet returns the object without what By tells, and, unless all is wanted, without what is noise.
+// quiet returns the object without managedFields, which By reports. Unless all is true, it also
+// removes the fields that change without meaning.
 func quiet(object map[string]any, all bool) map[string]any {
 	object = maps.Clone(object)
 	if !all {
@@ -92,8 +96,9 @@ func quiet(object map[string]any, all bool) map[string]any {
 	return object
 }
 
-// Differences returns the fields in which two states of an object differ, by their paths: all of them, or without noise. That a Secret's data differs is
-// said without the data.
+// Differences returns the fields in which two states of an object differ, with their paths.
+// Unless all is true, it ignores fields that change without meaning. A difference in the data of
+// a Secret is reported without the data.
 func Differences(before, after *State, all bool) []fleetv1alpha1.FieldDifference {
 	var out []fleetv1alpha1.FieldDifference
 	if !reflect.DeepEqual(before.data, after.data) {
@@ -105,7 +110,7 @@ func Differences(before, after *State, all bool) []fleetv1alpha1.FieldDifference
 	return out
 }
 
-// absent is the value of a field that there is not, unlike null.
+// absent is the value of a missing field. It differs from null.
 type absent struct{}
 
 func raw(value any) json.RawMessage {
@@ -116,7 +121,7 @@ func raw(value any) json.RawMessage {
 	return b
 }
 
-// differ is told of each field that differs.
+// differ receives each field that differs.
 type differ func(path string, before, after any)
 
 func compare(path string, a, b any, tell differ) {
@@ -159,7 +164,8 @@ func compareMaps(path string, a, b map[string]any, tell differ) {
 	}
 }
 
-// naming are the fields by which elements of lists are told apart, those first that say more: of volumeMounts several may have one name.
+// naming are the fields that identify elements of lists, the more specific ones first: several
+// volumeMounts may have the same name.
 var naming = []string{"mountPath", "name", "type", "key", "containerPort", "port", "ip", "uid", "topologyKey"}
 
 func compareLists(path string, a, b []any, tell differ) {
@@ -188,7 +194,7 @@ func compareLists(path string, a, b []any, tell differ) {
 			}
 		}
 		if same && !slices.Equal(first, second) {
-			tell(path, first, second) // their order is all that differs
+			tell(path, first, second) // only the order differs
 		}
 		return
 	}
@@ -204,7 +210,8 @@ func compareLists(path string, a, b []any, tell differ) {
 	}
 }
 
-// named returns the elements of a list by a field that names each of them, and the names in order; false: it does not.
+// named returns the elements of a list by the field by, and the values of the field in order.
+// false: the field does not identify all elements.
 func named(list []any, by string) (elements map[string]any, names []string, ok bool) {
 	elements = make(map[string]any, len(list))
 	for _, element := range list {
@@ -226,8 +233,9 @@ func named(list []any, by string) (elements map[string]any, names []string, ok b
 	return elements, names, true
 }
 
-// By returns who made a state of what was before, or nil: the managers that the object has not had so before. Of a state without a known predecessor
-// they are those that changed it last.
+// By returns the managers that changed an object from before to after: those with the latest
+// time that before did not have with that time. before may be nil; then these are the managers
+// of the last change.
 func By(before, after *State) []fleetv1alpha1.FieldManager {
 	was := map[fleetv1alpha1.FieldManager]bool{}
 	if before != nil {
@@ -237,7 +245,7 @@ func By(before, after *State) []fleetv1alpha1.FieldManager {
 	}
 	is, newest := after.managers(), ""
 	for _, m := range is {
-		newest = max(newest, m.Time) // in UTC and to the second: as text they are in the order of time
+		newest = max(newest, m.Time) // in UTC and with seconds, so texts sort by time
 	}
 	return slices.DeleteFunc(is, func(m fleetv1alpha1.FieldManager) bool { return was[m] || m.Time != newest })
 }
@@ -257,10 +265,11 @@ func (s *State) managers() (out []fleetv1alpha1.FieldManager) {
 	return out
 }
 
-// changeCause is the annotation in which people, and kubectl, say why they changed something.
+// changeCause is the annotation in which users and kubectl state the reason for a change.
 const changeCause = "kubernetes.io/change-cause"
 
-// Cause is why a state was made of what was before, or nil, if it says so and what was before did not.
+// Cause returns the reason for a change from before (may be nil) to after; "" if after states
+// none, or the same as before.
 func Cause(before, after *State) string {
 	cause := func(s *State) string {
 		annotations, _ := s.metadata()["annotations"].(map[string]any)
@@ -274,10 +283,12 @@ func Cause(before, after *State) string {
 	return is
 }
 
-// fresh is how long after an object was created its first state may be heard of for that to be the creation.
+// fresh is the maximum age of an object at its first known state for that state to be the
+// creation.
 const fresh = time.Minute
 
-// First says what the first known state of an object is that began at a moment: its creation, or, if the object is older, only the first that is known.
+// First returns what the first known state of an object means, which began at a moment: the
+// creation or, for an older object, only that it became visible.
 func First(created, began time.Time) fleetv1alpha1.ChangeType {
 	if began.IsZero() || created.IsZero() || began.Sub(created) > fresh {
 		return fleetv1alpha1.ChangeSeen

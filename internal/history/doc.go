@@ -1,2 +1,3 @@
-// Package history says what differs between two states of an object, who changed it, and which of that is noise. It is pure.
+// Package history compares two states of an object: which fields differ, which of these
+// differences have no meaning, and which managers made the change. It is pure.
 package history

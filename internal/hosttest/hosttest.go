@@ -1,6 +1,7 @@
-// Package hosttest has hosts for tests and benchmarks of the engine: each is a directory in which the real agent does the
-// real steps, except that nothing outside of it is touched, no process is started and probes succeed. What lies between
-// the engine and a host is simulated, and can be slow or fail at any command.
+// Package hosttest has hosts for tests and benchmarks of the engine. Each host is a directory
+// in which the real agent runs the real steps. The agent changes nothing outside of it and
+// starts no process, and all probes succeed. The connection between the engine and a host is
+// simulated. It can be slow, or fail at any command.
 package hosttest
 
 import (
@@ -35,32 +36,37 @@ type Fleet struct {
 	Dir string
 	// Latency of a round trip.
 	Latency time.Duration
-	// Fault, unless nil, is asked before each command: an error is what the engine sees. The command has not run then.
+	// Fault is called before each command; nil: never. If it returns an error, the engine gets
+	// the error and the command does not run.
 	Fault func(host, command string) error
-	// Broken, unless nil, is asked after each command: an error is what the engine sees although the command has run.
+	// Broken is called after each command; nil: never. If it returns an error, the engine gets
+	// the error although the command has run.
 	Broken func(host, command string) error
-	// NodeFault, unless nil, is called by the agent of a host at its points.
+	// NodeFault is called by the agent of a host at its fault points; nil: never.
 	NodeFault func(host, point string) error
-	// Applied, unless nil, is told each request that an agent has done.
+	// Applied is called with each request that an agent has completed; nil: never.
 	Applied func(host string, req node.Request)
-	// Dialed, unless nil, connects to what a host runs: to an address as the host sees it.
+	// Dialed connects to a service on a host, at an address as the host sees it. nil: no
+	// connection succeeds.
 	Dialed func(host, address string) (net.Conn, error)
-	// Facts replace those that a host says, by key, as the script writes them.
+	// Facts replace facts of a host, by key, in the format of the script.
 	Facts map[string]map[string]string
-	// Protocol is what the agent of a host speaks, where that is not ours, until it gets another agent.
+	// Protocol is the protocol version of a host's agent if it differs from node.Protocol. It
+	// holds until the host gets another agent.
 	Protocol map[string]int
 	// Clock is how far the clock of a host is ahead.
 	Clock map[string]time.Duration
 
 	mu       sync.Mutex
 	commands map[string][]string
-	sent     map[string]int // digest → how often it came from the engine
+	sent     map[string]int // number of transfers from the engine, by digest
 }
 
-// Address of the n-th host. Nothing listens there: what hosts serve to each other goes over loopback.
+// Address returns the address of the n-th host. Nothing listens there: connections between
+// hosts use the loopback interface.
 func Address(n int) string { return fmt.Sprintf("10.77.%d.%d", n/250, n%250+1) }
 
-// Hosts are n hosts for a spec, named h-1, h-2 and so on.
+// Hosts returns n hosts for a spec, named h-1, h-2 and so on.
 func Hosts(n int) []clusterv1alpha1.Host {
 	hosts := make([]clusterv1alpha1.Host, 0, n)
 	for i := range n {
@@ -69,7 +75,7 @@ func Hosts(n int) []clusterv1alpha1.Host {
 	return hosts
 }
 
-// Root is the directory of a host.
+// Root returns the directory of a host.
 func (f *Fleet) Root(name string) string { return filepath.Join(f.Dir, name) }
 
 // Commands lists what was run on a host: facts, agent, serve, check and apply. A request to the
@@ -80,14 +86,14 @@ func (f *Fleet) Commands(name string) []string {
 	return slices.Clone(f.commands[name])
 }
 
-// Forget empties the counts.
+// Forget resets the results of Commands and Sent.
 func (f *Fleet) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commands, f.sent = nil, nil
 }
 
-// Sent says how often each content came from the engine, by digest.
+// Sent returns how often the engine sent each content, by digest.
 func (f *Fleet) Sent() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,13 +130,14 @@ func (f *Fleet) Dial(ctx context.Context, t host.Target) (host.Conn, error) {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(f.Root(t.Name), "opt"), 0o755); err != nil { // as every host has
+	// Every host has this directory.
+	if err := os.MkdirAll(filepath.Join(f.Root(t.Name), "opt"), 0o755); err != nil {
 		return nil, fmt.Errorf("host %s: %w", t.Name, err)
 	}
 	return &conn{fleet: f, name: t.Name, address: t.Address}, nil
 }
 
-// travel takes as long as a round trip.
+// travel waits as long as a round trip takes.
 func (f *Fleet) travel(ctx context.Context) error {
 	if f.Latency == 0 {
 		return ctx.Err()
@@ -155,7 +162,7 @@ func (c *conn) Close() error { return nil }
 // Name of the host that was dialled.
 func (c *conn) Name() string { return c.name }
 
-// Dial implements host.Conn: nothing that the fleet's hosts run can be reached unless Dialed says how.
+// Dial implements host.Conn. It fails unless Fleet.Dialed is set.
 func (c *conn) Dial(_ context.Context, _, address string) (net.Conn, error) {
 	if c.fleet.Dialed != nil {
 		return c.fleet.Dialed(c.name, address)
@@ -187,8 +194,8 @@ func (c *conn) Run(ctx context.Context, argv []string, stdin io.Reader, stdout i
 	return nil
 }
 
-// requested names the request that the agent gets: lease or release if that is all of it, otherwise
-// apply. It returns the same input again.
+// requested classifies the agent's request: lease or release if the request does only that,
+// otherwise apply. It also returns the complete input again.
 func requested(stdin io.Reader) (string, io.Reader) {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
@@ -203,7 +210,7 @@ func requested(stdin io.Reader) (string, io.Reader) {
 	return "lease", again
 }
 
-// command is what the host does for a command line of the engine, and its name.
+// command returns the name of the engine's command, and a function that simulates it.
 func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, io.Writer) error) {
 	switch {
 	case len(argv) == 1 && argv[0] == "sh":
@@ -229,7 +236,8 @@ func (c *conn) command(argv []string) (string, func(context.Context, io.Reader, 
 	}
 }
 
-// Rooted returns a host that is a directory: files are real, and nothing happens outside of it. It is not synced to disk.
+// Rooted returns a node whose host is a directory. Files in it are real but not synced to disk,
+// and nothing outside of it changes.
 func Rooted(root string) *node.Node {
 	system, units := recorder.New(root)
 	return &node.Node{Root: root, System: system, Units: units, Now: time.Now, NoSync: true}
@@ -243,7 +251,7 @@ func (c *conn) node() *node.Node {
 	return n
 }
 
-// facts writes what a host of two cores says that was just installed.
+// facts writes the facts of a newly installed host with two cores.
 func (c *conn) facts(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	script, err := io.ReadAll(stdin)
 	if err != nil {
@@ -328,7 +336,7 @@ func (c *conn) found(patterns ...string) []string {
 	return paths
 }
 
-// protocol is what the agent of the host speaks, if that is not ours.
+// protocol returns the protocol version of the host's agent, if it differs from node.Protocol.
 func (c *conn) protocol() (int, bool) {
 	c.fleet.mu.Lock()
 	defer c.fleet.mu.Unlock()
@@ -341,13 +349,13 @@ func sum(s string) []byte {
 	return h[:]
 }
 
-// receive takes the agent from the engine.
+// receive stores the agent that the engine sends.
 func (c *conn) receive(path, digest string, stdin io.Reader) error {
 	c.fleet.copied("sha256:" + digest)
 	return c.place(path, digest, stdin)
 }
 
-// fetch takes the agent from another host.
+// fetch stores the agent that another host serves.
 func (c *conn) fetch(ctx context.Context, args []string, stdin io.Reader) error {
 	token, err := bufio.NewReader(stdin).ReadString('\n')
 	if err != nil {
@@ -388,7 +396,7 @@ func (c *conn) place(path, digest string, content io.Reader) error {
 
 func loopback(port string) string { return net.JoinHostPort("127.0.0.1", port) }
 
-// apply has the agent do a request.
+// apply runs a request with the real agent code.
 func (c *conn) apply(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if protocol, ok := c.protocol(); ok {
 		return &host.ExitError{Host: c.name, Command: node.AgentPath, Code: 1, Stderr: fmt.Sprintf("this agent speaks protocol %d", protocol)}

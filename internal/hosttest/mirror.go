@@ -14,8 +14,8 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/catalog"
 )
 
-// Mirror serves files of a release in the layout of a mirror. A program is a line that names it; archives have the members
-// that the catalogue wants.
+// Mirror serves the files of a release in the layout of a mirror. The content of a program is
+// its name. Archives have the members that the catalogue expects.
 func Mirror(files []catalog.File) http.Handler {
 	m := &mirror{content: map[string][]byte{}, sums: map[string][]string{}}
 	for _, f := range files {

@@ -14,8 +14,8 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// layoutVersion is that of the data directory. It grows when an older server could not
-// work with what a newer one wrote.
+// layoutVersion is the version of the data directory. It increases when an older server cannot
+// work with the data of a newer one.
 const layoutVersion = 2 // 2: Secrets are encrypted
 
 // dataDir is the directory of everything that the hub stores.
@@ -30,15 +30,15 @@ func (d dataDir) ports() string      { return d.path("ports.json") }
 func (d dataDir) kubeconfig() string { return d.path("kubeconfig") }
 func (d dataDir) processes() string  { return d.path("processes") }
 
-// etcd holds etcd's data and its sockets.
+// etcd returns the directory of etcd's data and sockets.
 func (d dataDir) etcd() string { return d.path("etcd") }
 
-// pki holds authorities, certificates and keys.
+// pki returns the path of an authority, certificate or key.
 func (d dataDir) pki(name string) string { return d.path("pki", name) }
 
-// open makes the directory, or checks that this server can work with it, and locks it.
-// Nothing is touched before that is certain. The lock ends with the process or when the
-// file is closed.
+// open creates the directory, or checks that this server can work with it, and locks it. It
+// changes nothing before these checks. The lock ends with the process or when the file is
+// closed.
 func (d dataDir) open() (*os.File, error) {
 	if err := d.checkVersion(); err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ func (d dataDir) checkVersion() error {
 	return nil
 }
 
-// make makes the directory accessible to its owner only. One that has contents and is
-// not ours is left as it is: --data-dir /tmp must not lock everybody else out of /tmp.
+// make makes the directory accessible to its owner only. A directory with other contents is left
+// unchanged: --data-dir /tmp must not exclude other users from /tmp.
 func (d dataDir) make() error {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
 		return fmt.Errorf("make data directory: %w; choose another with --data-dir", err)
@@ -108,13 +108,13 @@ func (d dataDir) make() error {
 func (d dataDir) lock() (*os.File, error) {
 	f, err := disk.TryLock(d.path("lock"))
 	if errors.Is(err, disk.ErrLocked) {
-		pid, _ := os.ReadFile(d.path("lock")) // an error leaves none to name
+		pid, _ := os.ReadFile(d.path("lock")) // after an error no process is named
 		return nil, fmt.Errorf("data directory %s is in use by process %s: stop that one, or choose another directory with --data-dir", d, bytes.TrimSpace(pid))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
-	// In place: a rename would leave the lock on a file that nobody finds.
+	// In place, because a rename would leave the lock on a file without a name.
 	pid := fmt.Appendln(nil, os.Getpid())
 	if err := f.Truncate(0); err != nil {
 		disk.Unlock(f)
@@ -127,13 +127,13 @@ func (d dataDir) lock() (*os.File, error) {
 	return f, nil
 }
 
-// spaceNeeded is what etcd wants at once for its write-ahead log and database. Without
-// it etcd ends in a panic that names neither the disk nor the directory.
+// spaceNeeded is the free space that etcd needs at its start for the write-ahead log and the
+// database. Without it, etcd ends with a panic that names neither the disk nor the directory.
 const spaceNeeded = 160 << 20
 
 func (d dataDir) checkSpace() error {
 	if _, err := os.Stat(d.etcd()); err == nil {
-		return nil // it has its log; refusing to start would not make room
+		return nil // etcd has its log; a refusal to start would not free space
 	}
 	var stat syscall.Statfs_t
 	if err := syscall.Statfs(string(d), &stat); err != nil {
@@ -145,8 +145,8 @@ func (d dataDir) checkSpace() error {
 	return nil
 }
 
-// writeFile replaces the file's content at once, readable by its owner only, and does
-// nothing when the file has that content already.
+// writeFile replaces the content of a file atomically, readable by its owner only. It does
+// nothing if the file has this content already.
 func writeFile(path string, content []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
 		return nil

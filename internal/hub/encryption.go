@@ -28,23 +28,25 @@ import (
 	"orrery.dev/orrery/internal/disk"
 )
 
-// Secrets are encrypted in etcd with a key that is kept in the data directory beside it: whoever has etcd's data, or a backup
-// of it, has no Secrets without the key. The cipher is XSalsa20-Poly1305 (the provider secretbox): it authenticates, which
-// aescbc does not, and its nonces are long enough to be random for as many writes as there will ever be, which aesgcm's are not.
+// Secrets are encrypted in etcd with a key that is kept in the data directory beside it: etcd's
+// data, or a backup of it, reveals no Secrets without the key. The cipher is XSalsa20-Poly1305
+// (the provider secretbox). It authenticates, which aescbc does not. Its nonces are long enough
+// to be random for any number of writes, which those of aesgcm are not.
 
-// encryption is the file with the keys, as the API server reads it.
+// encryption returns the path of the file with the keys, in the format of the API server.
 func (d dataDir) encryption() string { return d.path("encryption.yaml") }
 
-// secretKey is one key. Its name is written before each value that is encrypted with it; no two keys ever have the same.
+// secretKey is one key. Its name precedes each value that is encrypted with it. No two keys ever
+// have the same name.
 type secretKey struct{ name, secret string }
 
 const (
 	keySize = 32
-	// keyTime is how names say when keys were made, which is also their order.
+	// keyTime is the format of the creation time in names of keys, which also sorts them.
 	keyTime = "20060102t150405"
 )
 
-// newSecretKey makes a key. Names sort by when keys were made.
+// newSecretKey returns a new key. Names sort by creation time.
 func newSecretKey(now time.Time) secretKey {
 	var name [4]byte
 	var secret [keySize]byte
@@ -57,14 +59,14 @@ func newSecretKey(now time.Time) secretKey {
 	}
 }
 
-// encryption is how Secrets are stored: encrypted with the first key, and read with each of them.
+// encryption is how Secrets are stored: the first key encrypts them, all keys can decrypt them.
 type encryption struct {
 	keys []secretKey
-	// plain has Secrets read, too, that were stored before there was a key.
+	// plain is true if Secrets can be read that were stored before there was a key.
 	plain bool
 }
 
-// readEncryption returns no keys when there is no file.
+// readEncryption returns the keys in the file; no keys if there is no file.
 func (d dataDir) readEncryption() (encryption, error) {
 	text, err := os.ReadFile(d.encryption())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +75,7 @@ func (d dataDir) readEncryption() (encryption, error) {
 	if err != nil {
 		return encryption{}, fmt.Errorf("read the keys of Secrets: %w", err)
 	}
-	// Errors of the decoder may quote what they do not understand.
+	// Errors of the decoder may quote invalid parts, which may be keys.
 	invalid := fmt.Errorf("%s is not a file of keys as orrery server writes it: restore it from its backup", d.encryption())
 	var config apiserverv1.EncryptionConfiguration
 	if err := yaml.UnmarshalStrict(text, &config); err != nil || len(config.Resources) != 1 {
@@ -126,17 +128,17 @@ func (d dataDir) writeEncryption(e encryption) error {
 	return writeFile(d.encryption(), text)
 }
 
-// storedSecrets says how the Secrets in an etcd are stored.
+// storedSecrets is how the Secrets in an etcd are stored.
 type storedSecrets struct {
-	// keys are the names of those that were used.
+	// keys are the names of the keys that were used.
 	keys []string
-	// foreign is the name of another way of encrypting them.
+	// foreign is the name of another provider that encrypted some.
 	foreign string
-	// plain is true when some are not encrypted.
+	// plain is true if some are not encrypted.
 	plain bool
 }
 
-// Values in etcd begin with this, the name of the key and a colon.
+// Prefixes of values in etcd. The name of the key and a colon follow.
 const (
 	encryptedPrefix = "k8s:enc:"
 	secretboxPrefix = encryptedPrefix + "secretbox:v1:"
@@ -157,8 +159,9 @@ func (s *storedSecrets) add(value []byte) {
 	}
 }
 
-// encrypt says how Secrets are to be stored, given the keys that there are and what etcd holds, and whether they must be
-// written again for that. A key is made only where nothing is encrypted: any other could not read what is.
+// encrypt returns how Secrets must be stored, for the present keys and the content of etcd, and
+// whether they must be written again. It creates a key only if no Secret is encrypted: a new key
+// could not read encrypted ones.
 func encrypt(e encryption, stored storedSecrets, file string, create func() secretKey) (want encryption, rewrite bool, err error) {
 	if stored.foreign != "" {
 		return e, false, fmt.Errorf("etcd holds Secrets that are encrypted by provider %q, which is not orrery server's: restore a backup of this hub's etcd", stored.foreign)
@@ -181,7 +184,8 @@ func encrypt(e encryption, stored storedSecrets, file string, create func() secr
 	return want, stored.plain, nil
 }
 
-// prepareEncryption is called when etcd is ready, before the API server starts.
+// prepareEncryption prepares the file with the keys. It is called when etcd is ready, before the
+// API server starts. rewrite is true if some Secrets are not encrypted.
 func (h *Hub) prepareEncryption(ctx context.Context, log logr.Logger) (rewrite bool, err error) {
 	stored, err := h.dir.readStoredSecrets(ctx)
 	if err != nil {
@@ -207,7 +211,8 @@ func (h *Hub) prepareEncryption(ctx context.Context, log logr.Logger) (rewrite b
 	return rewrite, h.dir.writeEncryption(e)
 }
 
-// encryptSecrets writes every Secret anew that is not encrypted, of which there will be none from then on.
+// encryptSecrets writes every Secret again, so that all are encrypted, then disables reading of
+// others.
 func (h *Hub) encryptSecrets(ctx context.Context, log logr.Logger) error {
 	client, err := kubernetes.NewForConfig(h.Config())
 	if err != nil {
@@ -230,7 +235,8 @@ func (h *Hub) encryptSecrets(ctx context.Context, log logr.Logger) error {
 	return h.dir.writeEncryption(e)
 }
 
-// readStoredSecrets asks etcd itself: the API server reads nothing without the key.
+// readStoredSecrets reads from etcd directly: the API server cannot read Secrets without the
+// key.
 func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 	const (
 		first, last = "/registry/secrets/", "/registry/secrets0"
@@ -270,7 +276,8 @@ func (d dataDir) readStoredSecrets(ctx context.Context) (storedSecrets, error) {
 	}
 }
 
-// lockEncryption keeps a server that starts and a command that rotates from writing the keys at once. It is held for a moment.
+// lockEncryption prevents that a starting server and a command for the rotation write the keys
+// concurrently. It is held for a short time.
 func (d dataDir) lockEncryption() (unlock func(), err error) {
 	f, err := disk.TryLock(filepath.Join(string(d), ".encryption.lock"))
 	if errors.Is(err, disk.ErrLocked) {
@@ -282,7 +289,7 @@ func (d dataDir) lockEncryption() (unlock func(), err error) {
 	return func() { disk.Unlock(f) }, nil
 }
 
-// named names keys in messages.
+// named returns the names of keys for messages.
 func named(keys []secretKey) string {
 	names := make([]string, len(keys))
 	for i, k := range keys {

@@ -1,9 +1,9 @@
-// Package hub is the control plane's own API server: etcd, kube-apiserver and
-// kube-controller-manager as supervised child processes, or an existing API
-// server given by a kubeconfig. Either way it installs Orrery's kinds, roles and
-// aggregated API there and hands out the credentials to talk to it.
+// Package hub runs the API server of the control plane: etcd, kube-apiserver and
+// kube-controller-manager as supervised child processes. It can also use an existing API server
+// given by a kubeconfig. In both cases it installs Orrery's kinds, roles and aggregated API, and
+// provides the credentials for it.
 //
-// No scheduler and no workload controllers run on the hub: what users create there are
+// No scheduler and no workload controllers run on the hub: the objects of users there are
 // templates, and never become pods.
 package hub
 
@@ -26,8 +26,8 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// startTimeout is how long a hub may take to start: long, because a big etcd may have to
-// be read from a slow disk.
+// startTimeout limits the start of a hub. It is long, because a big etcd may have to be read
+// from a slow disk.
 const startTimeout = 3 * time.Minute
 
 const userAgent = "orrery"
@@ -44,20 +44,20 @@ type Hub struct {
 	id      string
 	times   *stopwatch
 
-	kubeconfigMu sync.Mutex // of the file and of members
+	kubeconfigMu sync.Mutex // protects the file and members
 	members      []string
 
 	stopped chan struct{}
-	err     error // why it stopped, once it has
+	err     error // why it stopped; valid once stopped is closed
 }
 
-// Serving is where and with what something must serve. CertFile and KeyFile are one file,
-// which is replaced before the certificate expires, so it must be read again when it
+// Serving is the address and the certificate of a listener. CertFile and KeyFile are one file.
+// It is replaced before the certificate expires, so the listener must read it again when it
 // changes. CAFile has the authority of the certificate.
 type Serving struct{ Address, CertFile, KeyFile, CAFile string }
 
-// Start starts the hub, or connects to the API server that the options name, and returns
-// when it answers and Orrery's kinds are installed. The hub runs until ctx ends.
+// Start starts the hub, or connects to the API server in the options. It returns when the API
+// server answers and Orrery's kinds are installed. The hub runs until ctx ends.
 func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	o, err := complete(o)
 	if err != nil {
@@ -70,7 +70,7 @@ func Start(ctx context.Context, o Options, log logr.Logger) (*Hub, error) {
 	}
 	h := &Hub{options: o, dir: d, times: newStopwatch(), stopped: make(chan struct{})}
 	ctx, stop := context.WithCancel(ctx)
-	// What runs in the background ends when ctx does, and ends ctx when it fails.
+	// Background functions end when ctx ends. If one fails, ctx ends.
 	background, running := errgroup.WithContext(ctx)
 	err = h.start(running, background, log)
 	if err != nil {
@@ -120,7 +120,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 		if err := checkSchema(starting, h.config); err != nil {
 			return err
 		}
-		// For as long as it takes: another server may work on this hub.
+		// There is no time limit: another server may work on this hub.
 		h.times.ended("connectSeconds", time.Now())
 		if err := h.takeLease(ctx, background, log); err != nil {
 			return err
@@ -154,7 +154,7 @@ func (h *Hub) start(ctx context.Context, background *errgroup.Group, log logr.Lo
 	return nil
 }
 
-// startProcesses returns when all of them are ready.
+// startProcesses returns when all processes are ready.
 func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup.Group, log logr.Logger) error {
 	o, d := h.options, h.dir
 	err := errors.Join(
@@ -213,18 +213,18 @@ func (h *Hub) startProcesses(ctx, starting context.Context, background *errgroup
 	}
 }
 
-// access is ours to the embedded API server.
+// access returns the configuration of this server for the embedded API server.
 func (h *Hub) access() *rest.Config {
 	return &rest.Config{
 		Host: h.options.serverURL(),
 		TLSClientConfig: rest.TLSClientConfig{
-			// Named, not loaded: clients read them again when they change.
+			// As paths, because clients then read changed files again.
 			CAFile: h.dir.authority(serverCA), CertFile: h.dir.leaf(orreryCert), KeyFile: h.dir.leaf(orreryCert),
 		},
 	}
 }
 
-// trouble remembers what last went wrong with a process.
+// trouble records the last problem of a process.
 type trouble struct {
 	mu   sync.Mutex
 	text string
@@ -244,8 +244,8 @@ func (t *trouble) last() string {
 	return t.text
 }
 
-// renewCertificates replaces those that are soon to expire, until ctx ends. Everybody who
-// uses one reads its file again: nothing needs a restart.
+// renewCertificates replaces certificates that expire soon, until ctx ends. All users of a
+// certificate read the file again, so that nothing must be restarted.
 func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 	tick := time.NewTicker(h.options.renewalInterval)
 	defer tick.Stop()
@@ -272,10 +272,10 @@ func (h *Hub) renewCertificates(ctx context.Context, log logr.Logger) {
 	}
 }
 
-// Config returns an administrator's access to the hub, without client-side rate limit.
-// It sets no timeout, because that would end watches too. While the API server does not
-// answer, requests wait for it, as long as their context lasts. Where several servers may
-// share the hub, requests that may write fail once this one does not hold the Lease.
+// Config returns the configuration for the hub with the rights of an administrator and without
+// client-side rate limit. It has no timeout, because that would also end watches. While the API
+// server does not answer, requests wait until their context ends. If several servers may share
+// the hub, requests that may write fail when this one does not hold the Lease.
 func (h *Hub) Config() *rest.Config {
 	c := rest.CopyConfig(h.config)
 	c.QPS = -1
@@ -287,25 +287,26 @@ func (h *Hub) Config() *rest.Config {
 	return c
 }
 
-// Fence wraps a transport to a member: where several servers may share the hub, requests that may write fail once this one
-// does not hold the Lease.
+// Fence wraps a transport to a member. If several servers may share the hub, requests that may
+// write fail when this one does not hold the Lease.
 func (h *Hub) Fence(rt http.RoundTripper) http.RoundTripper { return h.fence.wrap(rt) }
 
-// ID identifies the hub: the UID of its kube-system namespace.
+// ID returns the ID of the hub: the UID of its namespace kube-system.
 func (h *Hub) ID() string { return h.id }
 
-// DataDir is the directory of everything that the hub stores.
+// DataDir returns the directory of everything that the hub stores.
 func (h *Hub) DataDir() string { return string(h.dir) }
 
-// KubeconfigPath is where WriteKubeconfig writes.
+// KubeconfigPath returns the path of the file that WriteKubeconfig writes.
 func (h *Hub) KubeconfigPath() string { return h.dir.kubeconfig() }
 
-// FleetServing says how the aggregated fleet API must serve.
+// FleetServing returns the address and the certificate of the aggregated fleet API.
 func (h *Hub) FleetServing() Serving {
 	return h.serving(h.options.fleetAddress(), h.options.FleetPort, fleetCert)
 }
 
-// PublicServing says how the public listener must serve, unless it has a certificate of its own.
+// PublicServing returns the address and the certificate of the public listener. The listener may
+// have its own certificate instead.
 func (h *Hub) PublicServing() Serving {
 	return h.serving(h.options.PublicAddress, h.options.PublicPort, publicCert)
 }
@@ -316,10 +317,11 @@ func (h *Hub) serving(address string, port int, leaf string) Serving {
 	}
 }
 
-// Stopped is closed when ctx of Start has ended, or the hub could not go on, and everything of it has stopped.
+// Stopped returns a channel that is closed when all of the hub has stopped, after ctx of Start
+// has ended or after an error.
 func (h *Hub) Stopped() <-chan struct{} { return h.stopped }
 
-// Wait returns when ctx of Start has ended and everything of the hub has stopped.
+// Wait waits until all of the hub has stopped, and returns the error that stopped it.
 func (h *Hub) Wait() error {
 	<-h.stopped
 	return h.err

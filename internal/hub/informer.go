@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/util/watchlist"
 )
 
-// NewInformer returns an informer that goes on at once when a watch has ended.
+// NewInformer returns an informer that continues at once when a watch has ended.
 //
-// An API server that was restarted does not know the versions from before, so that every
-// watch has to be replaced by a list. client-go's reflector waits before that, twice as
-// long each time, up to a minute when an API server is restarted again and again. This
-// informer lists within the watch and tells the reflector what has changed as events.
+// A restarted API server does not know earlier versions, so that every watch must be replaced by
+// a list. client-go's reflector waits before that, twice as long each time, up to a minute if an
+// API server is restarted repeatedly. This informer lists within the watch, and sends the
+// changes to the reflector as events.
 func NewInformer(lw cache.ListerWatcher, example runtime.Object, resync time.Duration, indexers cache.Indexers) cache.SharedIndexInformer {
 	r := &relister{lw: cache.ToListerWatcherWithContext(lw), example: example, versions: map[string]string{}}
 	r.listOnly = watchlist.DoesClientNotSupportWatchListSemantics(lw)
@@ -38,10 +38,11 @@ type relister struct {
 	listOnly bool
 
 	mu       sync.Mutex
-	versions map[string]string // of the objects that the reflector was told of, by key
+	versions map[string]string // by key, of the objects that the reflector has received
 }
 
-// IsWatchListSemanticsUnSupported tells client-go what the ListerWatcher within can do.
+// IsWatchListSemanticsUnSupported reports whether the inner ListerWatcher lacks support for
+// watch lists.
 func (r *relister) IsWatchListSemanticsUnSupported() bool { return r.listOnly }
 
 // List implements cache.ListerWatcher.
@@ -100,7 +101,7 @@ func (r *relister) forget() {
 	r.versions = map[string]string{}
 }
 
-// note remembers an event that the reflector gets.
+// note records an event that the reflector receives.
 func (r *relister) note(t watch.EventType, key, version string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +114,8 @@ func (r *relister) note(t watch.EventType, key, version string) {
 	}
 }
 
-// changes lists, and returns the events that lead from what the reflector was told to that, and a bookmark.
+// changes lists the objects, and returns the events that lead from the state of the reflector to
+// the list, then a bookmark.
 func (r *relister) changes(ctx context.Context) ([]watch.Event, error) {
 	list, err := r.lw.ListWithContext(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -157,10 +159,11 @@ func (r *relister) changes(ctx context.Context) ([]watch.Event, error) {
 	return append(events, watch.Event{Type: watch.Bookmark, Object: bookmark}), nil
 }
 
-// blank is an object of the informer's type with nothing in it.
+// blank returns an empty object of the type of the informer.
 func (r *relister) blank() runtime.Object { return r.example.DeepCopyObject() }
 
-// last is an object as it was last known, at the version at which it was gone.
+// last returns the last known state of a deleted object, with the version of the list that lacks
+// it.
 func (r *relister) last(key, version string) runtime.Object {
 	o := r.blank()
 	if item, ok, err := r.known.GetByKey(key); ok && err == nil {
@@ -178,16 +181,17 @@ func (r *relister) last(key, version string) runtime.Object {
 	return o
 }
 
-// isExpired is true when the API server does not know the version from which a watch was to go on.
+// isExpired reports whether the API server does not know the version at which a watch should
+// continue.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// stream is a watch that outlives those of the API server.
+// stream is a watch that continues when a watch of the API server ends.
 type stream struct {
 	relister *relister
 	options  metav1.ListOptions
 	events   chan watch.Event
 	stop     context.CancelFunc
-	initial  bool // the events before the bookmark that ends a list are under way
+	initial  bool // the events of the initial list are not complete yet
 	expired  bool // the API server does not know the version any more
 }
 
@@ -197,7 +201,8 @@ func (s *stream) Stop() { s.stop() }
 // ResultChan implements watch.Interface.
 func (s *stream) ResultChan() <-chan watch.Event { return s.events }
 
-// shortWatch and the pause after one keep a stream from asking without end an API server that ends each watch at once.
+// shortWatch and shortPause limit the rate of requests to an API server that ends each watch at
+// once.
 const (
 	shortWatch = time.Second
 	shortPause = 200 * time.Millisecond
@@ -215,7 +220,7 @@ func (s *stream) run(ctx context.Context, w watch.Interface) {
 			return
 		}
 		if s.initial {
-			return // half a list is none: the reflector begins anew
+			return // the list is incomplete: the reflector starts again
 		}
 		if time.Since(began) < shortWatch {
 			select {
@@ -235,7 +240,8 @@ func (s *stream) run(ctx context.Context, w watch.Interface) {
 	}
 }
 
-// watch goes on from where the stream is. It returns nothing if the API server does not know that any more.
+// watch starts a watch at the version of the stream. It returns nil, and sets s.expired, if the
+// API server does not know the version any more.
 func (s *stream) watch(ctx context.Context) (watch.Interface, error) {
 	w, err := s.relister.lw.WatchWithContext(ctx, s.options)
 	if s.expired = isExpired(err); s.expired {
@@ -244,7 +250,8 @@ func (s *stream) watch(ctx context.Context) (watch.Interface, error) {
 	return w, err //nolint:wrapcheck // the reflector looks at it
 }
 
-// follow passes on what changed, if the API server does not know that any more, or what a watch says until it ends.
+// follow sends the events of a watch until it ends. If the version has expired, it first sends
+// the changes since then.
 func (s *stream) follow(ctx context.Context, w watch.Interface) error {
 	if s.expired {
 		s.expired = false
@@ -274,7 +281,7 @@ func (s *stream) follow(ctx context.Context, w watch.Interface) error {
 				err := apierrors.FromObject(e.Object)
 				s.expired = isExpired(err)
 				if (s.expired || apierrors.IsInternalError(err)) && !s.initial {
-					return nil // an internal error is how client-go says that a connection broke
+					return nil // client-go reports a broken connection as an internal error
 				}
 				return err //nolint:wrapcheck // the reflector looks at it
 			}
@@ -285,7 +292,8 @@ func (s *stream) follow(ctx context.Context, w watch.Interface) error {
 	}
 }
 
-// send passes an event on. Its object is read before: who gets the object may change it at once, as transforms do.
+// send sends an event. It reads the object before: the receiver may change the object at once,
+// as transforms do.
 func (s *stream) send(ctx context.Context, e watch.Event) error {
 	m, err := meta.Accessor(e.Object)
 	if err != nil {
@@ -306,7 +314,7 @@ func (s *stream) send(ctx context.Context, e watch.Event) error {
 	return nil
 }
 
-// fail passes an error on as the API server would.
+// fail sends an error in the format of the API server.
 func (s *stream) fail(ctx context.Context, err error) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

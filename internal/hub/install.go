@@ -27,28 +27,28 @@ import (
 	"orrery.dev/orrery/internal/manifest"
 )
 
-// fieldManager owns what the hub installs.
+// fieldManager is the field manager of everything that the hub installs.
 const fieldManager = "orrery-hub"
 
-// The Service by which an API server finds the fleet API.
+// The Service through which an API server reaches the fleet API.
 const (
 	systemNamespace = "orrery-system"
 	fleetService    = "orrery-fleet"
-	// fleetServerName is what the API server expects in the fleet API's certificate.
+	// fleetServerName is the name that the API server expects in the certificate of the fleet
+	// API.
 	fleetServerName = fleetService + "." + systemNamespace + ".svc"
 )
 
 //go:embed install.yaml
 var installManifest []byte
 
-// installedAtOnce is how many requests an installation has under way at the same time.
+// installedAtOnce is the number of concurrent requests of an installation.
 const installedAtOnce = 5
 
-// installer brings an API server to the state that this version of Orrery needs.
+// installer brings an API server to the state that this version of Orrery requires.
 //
-// It applies everything at every start, so that what somebody changed is repaired and
-// what a newer version changed is upgraded. The API server writes nothing where an apply
-// changes nothing.
+// It applies everything at every start, which repairs changes by users and upgrades older
+// versions. The API server writes nothing if an apply changes nothing.
 type installer struct{ client manifest.Client }
 
 func newInstaller(config *rest.Config) (*installer, error) {
@@ -56,8 +56,8 @@ func newInstaller(config *rest.Config) (*installer, error) {
 	return &installer{client: client}, err
 }
 
-// install returns the ID of the API server when Orrery's kinds are served there. The
-// fleet API is registered, and available when somebody serves it.
+// install returns the ID of the API server when Orrery's kinds are served there. It registers
+// the fleet API, which is available once it is served.
 func install(ctx context.Context, config *rest.Config, o Options, d dataDir, log logr.Logger) (id string, err error) {
 	i, err := newInstaller(config)
 	if err != nil {
@@ -82,7 +82,8 @@ func install(ctx context.Context, config *rest.Config, o Options, d dataDir, log
 	return id, err
 }
 
-// passing tells whether an API server that was killed or is busy may answer this.
+// passing reports whether a restarting or busy API server can cause err, so that a retry may
+// succeed.
 func passing(err error) bool {
 	return err != nil && (utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err))
@@ -100,8 +101,9 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	if err := i.checkSchema(ctx, definitions); err != nil {
 		return "", err
 	}
-	// Several at once, because the API server takes a while to establish each definition. The other objects keep their order:
-	// some are in a namespace, or refer to one before.
+	// The definitions are applied concurrently, because the API server takes some time to
+	// establish each. The other objects keep their order: some are in a namespace, or refer to
+	// an earlier object.
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(installedAtOnce)
 	g.Go(func() error {
@@ -121,7 +123,7 @@ func (i *installer) install(ctx context.Context, o Options, ca []byte) (id strin
 	return i.id(ctx)
 }
 
-// checkSchema refuses an API server that has Orrery's kinds of a newer schema.
+// checkSchema returns an error if the API server has Orrery's kinds with a newer schema.
 func checkSchema(ctx context.Context, config *rest.Config) error {
 	i, err := newInstaller(config)
 	if err != nil {
@@ -143,7 +145,7 @@ func (i *installer) checkSchema(ctx context.Context, definitions []*unstructured
 	return g.Wait()
 }
 
-// checkVersion refuses a kind of a newer schema.
+// checkVersion returns an error if a kind has a newer schema.
 func (i *installer) checkVersion(ctx context.Context, name string) error {
 	o, err := i.client.Get(ctx, manifest.Definition(name))
 	if apierrors.IsNotFound(err) {
@@ -154,7 +156,7 @@ func (i *installer) checkVersion(ctx context.Context, name string) error {
 	}
 	text, marked := o.GetAnnotations()[crd.SchemaVersionAnnotation]
 	if !marked {
-		return nil // of before there were versions
+		return nil // from before the introduction of versions
 	}
 	version, err := strconv.Atoi(text)
 	if err != nil {
@@ -168,7 +170,8 @@ func (i *installer) checkVersion(ctx context.Context, name string) error {
 	return nil
 }
 
-// id waits for the namespace that a new API server makes a moment after it is ready.
+// id returns the UID of the namespace kube-system. A new API server creates it shortly after it
+// is ready.
 func (i *installer) id(ctx context.Context) (string, error) {
 	var id string
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -198,7 +201,7 @@ func (i *installer) apply(ctx context.Context, o *unstructured.Unstructured) (*u
 	return applied, nil
 }
 
-// define installs one kind and returns when it is served.
+// define installs one kind and waits until it is served.
 func (i *installer) define(ctx context.Context, o *unstructured.Unstructured) error {
 	applied, err := i.apply(ctx, o)
 	if err != nil {
@@ -207,8 +210,8 @@ func (i *installer) define(ctx context.Context, o *unstructured.Unstructured) er
 	return i.client.AwaitServed(ctx, applied, func(error) bool { return false })
 }
 
-// fleetObjects register the aggregated API. An ExternalName makes the API server dial a
-// host outside of any cluster network.
+// fleetObjects returns the objects that register the aggregated API. With an ExternalName, the
+// API server connects to a host outside of any cluster network.
 func fleetObjects(o Options, serverCA []byte) []*unstructured.Unstructured {
 	gv := fleetv1alpha1.GroupVersion
 	return []*unstructured.Unstructured{
@@ -232,7 +235,7 @@ func fleetObjects(o Options, serverCA []byte) []*unstructured.Unstructured {
 	}
 }
 
-// definitions are Orrery's kinds, each marked with the version of its schema.
+// definitions returns Orrery's kinds, each with an annotation for the version of its schema.
 func definitions() ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	err := fs.WalkDir(crd.Files, ".", func(path string, e fs.DirEntry, err error) error {

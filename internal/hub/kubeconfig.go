@@ -17,7 +17,7 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Contexts of the kubeconfig, besides one for each member.
+// Contexts of the kubeconfig, besides those of the members.
 const (
 	hubContext   = "hub"
 	fleetContext = "fleet"
@@ -29,7 +29,8 @@ func (d dataDir) controllerManagerKubeconfig() string {
 	return d.path(controllerManagerProcess + ".kubeconfig")
 }
 
-// writeControllerManagerKubeconfig names files, which the client reads again when they change.
+// writeControllerManagerKubeconfig writes a kubeconfig that refers to files, which the client
+// reads again when they change.
 func (d dataDir) writeControllerManagerKubeconfig(server string) error {
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{hubContext: {Server: server, CertificateAuthority: d.authority(serverCA)}},
@@ -45,7 +46,7 @@ func (d dataDir) writeControllerManagerKubeconfig(server string) error {
 	return writeFile(d.controllerManagerKubeconfig(), text)
 }
 
-// access is how users reach the hub: their kubeconfig's cluster and user.
+// access returns the cluster and the user for the kubeconfig of users.
 func access(o Options, d dataDir) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
 	if o.external() {
 		return externalAccess(o.Kubeconfig)
@@ -68,7 +69,8 @@ func externalAccess(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo,
 	if err != nil {
 		return nil, nil, err
 	}
-	// Files it names become content or absolute paths, so that it works from any directory.
+	// Files in the kubeconfig become content or absolute paths, so that it works from any
+	// directory.
 	err = errors.Join(clientcmdapi.MinifyConfig(config), clientcmdapi.FlattenConfig(config))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--kubeconfig %s: %w", path, err)
@@ -93,10 +95,10 @@ func loadExternal(path string) (*clientcmdapi.Config, error) {
 	return config, nil
 }
 
-// WriteKubeconfig writes the user's kubeconfig, which has the contexts hub, fleet (every
-// cluster at once) and one for each member, through the hub's proxy. A member that is
-// named like one of the first two gets the context member/NAME. What the user chose
-// there, the current context and each context's namespace, is kept.
+// WriteKubeconfig writes the kubeconfig of the user. It has the contexts hub, fleet (all
+// clusters), fleet-qualified, and one for each member, through the proxy of the hub. A member
+// with the name of one of the first three has the context member/NAME. The settings of the user
+// are kept: the current context and the namespace of each context.
 func (h *Hub) WriteKubeconfig(members []string) error {
 	h.kubeconfigMu.Lock()
 	defer h.kubeconfigMu.Unlock()
@@ -153,7 +155,8 @@ func memberContext(member string) string {
 	return member
 }
 
-// readKubeconfig returns an empty one when there is none.
+// readKubeconfig returns the kubeconfig at a path; an empty one if there is none or it is
+// invalid.
 func readKubeconfig(path string) (*clientcmdapi.Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -161,14 +164,14 @@ func readKubeconfig(path string) (*clientcmdapi.Config, error) {
 	}
 	config, err := clientcmd.Load(bytes.TrimSpace(text))
 	if err != nil {
-		// It is ours to write, and everything but the user's choice is written anew.
+		// The hub owns the file, and writes all of it except the settings of the user.
 		return clientcmdapi.NewConfig(), nil //nolint:nilerr // see above
 	}
 	return config, nil
 }
 
-// knownMembers are those that the kubeconfig had when the hub last stopped; until the
-// fleet is known again they keep their contexts.
+// knownMembers returns the members in the kubeconfig of the last run. They keep their contexts
+// until the fleet is known again.
 func knownMembers(config *clientcmdapi.Config) []string {
 	var members []string
 	for _, c := range config.Clusters {

@@ -27,26 +27,28 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// The Lease of the one server that works on an existing API server. An embedded hub needs none: the lock on its data
-// directory keeps a second server away, and nothing is written there while nothing happens.
+// leaseName is the Lease of the one server that works on an existing API server. An embedded hub
+// needs no Lease: the lock of its data directory excludes a second server, and no renewals need
+// be written.
 const leaseName = "orrery-server"
 
-// LeaseTimes are those of the Lease that keeps servers of one existing API server apart. The zero
-// value is DefaultLeaseTimes.
+// LeaseTimes are the times of the Lease that excludes a second server of an existing API server.
+// The zero value is DefaultLeaseTimes.
 type LeaseTimes struct {
-	// Duration is how long the Lease of a server that does not renew it stays its own. Another
-	// server takes the Lease at most two retry periods and their jitter later.
+	// Duration is how long a Lease is valid that its server does not renew. Another server takes
+	// the Lease at most two retry periods and their jitter later.
 	Duration time.Duration
-	// RenewDeadline is how long the holder tries to renew the Lease before it logs that it cannot.
+	// RenewDeadline is how long the holder tries to renew the Lease before it logs that it
+	// cannot.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between two tries to renew or to take the Lease.
+	// RetryPeriod is the time between two attempts to renew or to take the Lease.
 	RetryPeriod time.Duration
 }
 
 // DefaultLeaseTimes are the defaults of the flags.
 var DefaultLeaseTimes = LeaseTimes{Duration: 12 * time.Second, RenewDeadline: 8 * time.Second, RetryPeriod: 2 * time.Second} //nolint:gochecknoglobals // a constant
 
-// Bounds of what validate accepts.
+// Limits of validate.
 const (
 	minLeaseDuration = 2 * time.Second
 	maxLeaseDuration = 10 * time.Minute
@@ -72,10 +74,10 @@ func (l *LeaseTimes) config(lock resourcelock.Interface, callbacks leaderelectio
 
 func (l *LeaseTimes) orDefault() LeaseTimes { return cmp.Or(*l, DefaultLeaseTimes) }
 
-// validate returns every mistake in the values of the flags, of which external says whether there
-// is a Lease. With all that it accepts, a server stops to write before another takes its Lease: the
-// fence counts from when a renewal was sent, and others count the seconds that the Lease names from
-// when they have seen the renewal.
+// validate returns all errors in the values of the flags. external is true if there is a Lease.
+// With all accepted values, a server stops writing before another takes its Lease: the fence
+// counts from the time when a renewal was sent, and other servers count the seconds of the Lease
+// from the time when they have seen the renewal.
 func (l *LeaseTimes) validate(external bool) error {
 	set := l.orDefault()
 	var errs []error
@@ -98,7 +100,7 @@ func (l *LeaseTimes) validate(external bool) error {
 		errs = append(errs, fmt.Errorf("--lease-retry-period %s: is less than %s; each try is a request, and the holder's is a write, to the API server; set it to %s or more",
 			set.RetryPeriod, minRetryPeriod, minRetryPeriod))
 	}
-	// client-go wants the deadline to be longer than a period with its jitter.
+	// client-go requires a deadline longer than a period with its jitter.
 	if set.RenewDeadline < minRenewDeadline {
 		errs = append(errs, fmt.Errorf("--lease-renew-deadline %s: is less than %s; a request to renew the Lease has half of that time, and would often end before the API server answers; set it to %s or more",
 			set.RenewDeadline, minRenewDeadline, minRenewDeadline))
@@ -111,8 +113,8 @@ func (l *LeaseTimes) validate(external bool) error {
 		errs = append(errs, fmt.Errorf("--lease-duration %s: want %s to %s; a shorter Lease ends whenever the server or the API server pauses, and after a longer one of a server that died no server works for long",
 			set.Duration, minLeaseDuration, maxLeaseDuration))
 	case set.Duration%time.Second != 0:
-		// Another server would take the Lease at the end of the whole second, and this one write
-		// until the end of the fraction.
+		// Another server would take the Lease at the end of the whole second, and this one would
+		// write until the end of the fraction.
 		errs = append(errs, fmt.Errorf("--lease-duration %s: is not in whole seconds, which is what a Lease has; another server would take the Lease while this one still writes; set it to %s or %s",
 			set.Duration, set.Duration.Truncate(time.Second), set.Duration.Truncate(time.Second)+time.Second))
 	}
@@ -129,10 +131,11 @@ var (
 	errLeaseNotClean = errors.New("the Lease runs out by itself: writes of this server may still be on their way")
 )
 
-// fence lets writes pass only while this server holds the Lease. A nil fence lets everything pass.
+// fence allows writes only while this server holds the Lease. A nil fence allows all writes.
 type fence struct {
-	now   func() time.Duration // a clock that nobody sets and that goes on while the machine sleeps
-	lasts time.Duration        // how long a renewed Lease does
+	// now is a clock that cannot be set and that continues while the machine sleeps.
+	now   func() time.Duration
+	lasts time.Duration // how long a renewed Lease is valid
 
 	mu    sync.Mutex
 	until time.Duration
@@ -148,10 +151,11 @@ func sinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// renewed notes that the Lease was renewed by a request that was sent at that time: others count from a later one.
+// renewed records that the Lease was renewed by a request that was sent at that time: other
+// servers count from a later time.
 func (f *fence) renewed(sent time.Duration) { f.set(sent + f.lasts) }
 
-// close lets nothing pass any more.
+// close stops all writes.
 func (f *fence) close() { f.set(0) }
 
 func (f *fence) set(until time.Duration) {
@@ -169,7 +173,8 @@ func (f *fence) check() error {
 	return nil
 }
 
-// wrap is a transport.WrapperFunc. It belongs next to the connection: what waits between it and the connection is sent late.
+// wrap is a transport.WrapperFunc. It must be next to the connection: a request that waits in a
+// later wrapper would be sent after the check.
 func (f *fence) wrap(next http.RoundTripper) http.RoundTripper {
 	if f == nil {
 		return next
@@ -177,7 +182,7 @@ func (f *fence) wrap(next http.RoundTripper) http.RoundTripper {
 	return &fenced{fence: f, next: next}
 }
 
-// fenced sends requests that may write only while the fence lets them pass.
+// fenced sends requests that may write only while the fence allows them.
 type fenced struct {
 	fence *fence
 	next  http.RoundTripper
@@ -199,8 +204,8 @@ func (f *fenced) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		// A body is read when there is a connection, and to make one may take long. A request that has not all of its
-		// body is not performed.
+		// A body is read when there is a connection, which may take long to establish. An API
+		// server does not execute a request without its complete body.
 		body, again := req.Body, req.GetBody
 		req = req.Clone(req.Context())
 		req.Body = &fencedBody{ReadCloser: body, fence: f.fence}
@@ -228,14 +233,14 @@ func (b *fencedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// fencedLock is the Lease, and opens and closes the fence with it.
+// fencedLock is the Lease. It opens and closes the fence.
 type fencedLock struct {
 	resourcelock.Interface
 
 	fence *fence
-	taken func() // called when another server has the Lease that was ours
+	taken func() // called when another server has taken the Lease of this one
 	clean func() bool
-	held  bool // the elector calls one method at a time
+	held  bool // no lock is needed: the elector calls one method at a time
 }
 
 // Get implements resourcelock.Interface.
@@ -259,7 +264,7 @@ func (l *fencedLock) Update(ctx context.Context, record resourcelock.LeaderElect
 }
 
 func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func() error) error {
-	if record.HolderIdentity != l.Identity() { // it is given up
+	if record.HolderIdentity != l.Identity() { // the Lease is being released
 		if !l.clean() {
 			return errLeaseNotClean
 		}
@@ -275,9 +280,11 @@ func (l *fencedLock) write(record resourcelock.LeaderElectionRecord, write func(
 	return nil
 }
 
-// takeLease returns when this server alone may write. The Lease is kept until ctx ends, when who writes must have stopped, and
-// given up then. If another server takes it before, the hub ends with an error. While it cannot be renewed nothing is written,
-// and all goes on if nobody else has taken it: of an API server that is away nobody can.
+// takeLease returns when only this server may write. It keeps the Lease until ctx ends, and then
+// releases it; all writers must have stopped by then. If another server takes the Lease earlier,
+// the hub ends with an error. While the Lease cannot be renewed, nothing is written. If no other
+// server has taken it, the hub continues afterwards: no server can take the Lease from an API
+// server that is unreachable.
 func (h *Hub) takeLease(ctx context.Context, background *errgroup.Group, log logr.Logger) error {
 	times := h.options.Lease
 	config := rest.CopyConfig(h.config)

@@ -14,13 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Options of the hub. The zero value is an embedded hub on free ports of the loopback
-// interface.
+// Options of the hub. The zero value is an embedded hub on free ports of the loopback interface.
 type Options struct {
-	// DataDir holds everything that the hub stores. Unset, it is DefaultDataDir.
+	// DataDir has everything that the hub stores. Unset, it is DefaultDataDir.
 	DataDir string
-	// Kubeconfig makes the hub use the API server that its current context names, and
-	// start none.
+	// Kubeconfig makes the hub use the API server of its current context, and start none.
 	Kubeconfig string
 	// KubeBinary is the multicall binary of the Kubernetes components. Unset, it is
 	// orrery-kube beside the running executable, else in PATH.
@@ -28,36 +26,41 @@ type Options struct {
 	// BindAddress is the IP address that the API server listens on; with Kubeconfig, the
 	// one that the fleet API listens on. Unset, it is 127.0.0.1.
 	BindAddress string
-	// SecurePort is the API server's. Zero picks a free one at the first start and keeps it.
+	// SecurePort is the port of the API server. With 0, a free port is chosen at the first start
+	// and kept.
 	SecurePort int
-	// FleetPort is the aggregated fleet API's. Zero picks a free one at the first start
-	// and keeps it.
+	// FleetPort is the port of the aggregated fleet API. With 0, a free port is chosen at the
+	// first start and kept.
 	FleetPort int
-	// FleetAdvertiseHost is the name by which the API server that Kubeconfig names reaches
-	// the fleet API. Unset, it is localhost.
+	// FleetAdvertiseHost is the host name by which the API server in Kubeconfig reaches the
+	// fleet API. Unset, it is localhost.
 	FleetAdvertiseHost string
-	// PublicAddress is the IP address that the public listener listens on. Unset, it is BindAddress.
+	// PublicAddress is the IP address that the public listener listens on. Unset, it is
+	// BindAddress.
 	PublicAddress string
-	// PublicPort is that listener's. Zero picks a free one at the first start and keeps it.
+	// PublicPort is the port of the public listener. With 0, a free port is chosen at the first
+	// start and kept.
 	PublicPort int
-	// PublicHost is a host, besides the address, that the hub's certificate for that listener is for. It may be unset.
+	// PublicHost is a host, besides the address, for which the hub's certificate of the public
+	// listener is valid. It may be unset.
 	PublicHost string
-	// AdmissionWebhooks has the embedded API server call the webhooks of ValidatingWebhookConfigurations and
-	// MutatingWebhookConfigurations. Unset, it calls none: those on the hub are templates, and what would answer runs in the
-	// members.
+	// AdmissionWebhooks makes the embedded API server call the webhooks of
+	// ValidatingWebhookConfigurations and MutatingWebhookConfigurations. Unset, it calls none:
+	// those on the hub are templates, and their servers run in the members.
 	AdmissionWebhooks bool
-	// Lease has the times of the Lease that keeps servers with the same Kubeconfig apart. An
-	// embedded hub has none.
+	// Lease has the times of the Lease that excludes a second server with the same Kubeconfig.
+	// An embedded hub has no Lease.
 	Lease LeaseTimes
-	// UnsafeNoFsync makes etcd not wait for the disk: faster, and a crash of the machine
-	// (not of a process) loses data. For demos and tests.
+	// UnsafeNoFsync makes etcd not wait for the disk. This is faster, and a crash of the machine
+	// (not of a process) loses data. It is for demos and tests.
 	UnsafeNoFsync bool
 
-	now             func() time.Time // the certificates' clock; time.Now unless a test has another
-	renewalInterval time.Duration    // how often they are looked at
+	// now is the clock for certificates: time.Now, except in tests.
+	now             func() time.Time
+	renewalInterval time.Duration // the interval between checks of certificates
 }
 
-// The loopback interface, which is all that the hub listens on unless told otherwise.
+// The loopback interface, which is the default of all addresses.
 const (
 	loopbackAddress = "127.0.0.1"
 	loopbackName    = "localhost"
@@ -66,13 +69,14 @@ const (
 // DefaultSecurePort is the default of --secure-port.
 const DefaultSecurePort = 6443
 
-// DefaultDataDir is orrery in the user's data directory, as XDG defines that.
+// DefaultDataDir returns the directory orrery in the data directory of the user, as XDG defines
+// it; "" if the user has no home directory.
 func DefaultDataDir() string {
 	base := os.Getenv("XDG_DATA_HOME")
 	if base == "" {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "" // validation says so
+			return "" // complete returns an error for it
 		}
 		base = filepath.Join(home, ".local", "share")
 	}
@@ -93,7 +97,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.UnsafeNoFsync, "unsafe-no-fsync", false, "do not wait for the disk when storing: faster, but a crash of the machine loses data")
 }
 
-// complete fills in what is unset and returns every mistake in what is set.
+// complete sets defaults for unset options, and returns all errors in the others.
 func complete(o Options) (Options, error) {
 	var errs []error
 	o.DataDir = cmp.Or(o.DataDir, DefaultDataDir())
@@ -127,7 +131,7 @@ func complete(o Options) (Options, error) {
 	o.Lease = o.Lease.orDefault()
 	if o.external() {
 		o.FleetAdvertiseHost = cmp.Or(o.FleetAdvertiseHost, loopbackName)
-		// It becomes a Service's externalName.
+		// It becomes the externalName of a Service.
 		for _, msg := range validation.IsDNS1123Subdomain(o.FleetAdvertiseHost) {
 			errs = append(errs, fmt.Errorf("--fleet-advertise-host %q: %s", o.FleetAdvertiseHost, msg))
 		}

@@ -17,31 +17,33 @@ import (
 )
 
 const (
-	// probeInterval is the time between two looks at an API server that does not answer.
+	// probeInterval is the time between two checks of an API server that does not answer.
 	probeInterval = 100 * time.Millisecond
-	// probeTimeout is how long it may take to answer one.
+	// probeTimeout limits one check.
 	probeTimeout = time.Second
-	// sendAttempts is how often a request is sent that meets an outage each time.
+	// sendAttempts is how often a request is sent if it fails because of an outage each time.
 	sendAttempts = 5
-	// fillPause is the time between two attempts to watch a type whose watch cache the API server fills, and fillAttempts bounds them.
-	// The API server begins that at the first request for a custom resource after its start, and is done within some milliseconds. It
-	// asks clients to come back after a second (KEP 4568), for which every start of a hub would wait.
+	// fillPause is the time between two attempts to watch a type whose watch cache the API
+	// server is filling, and fillAttempts limits their number. The API server begins to fill the
+	// cache at the first request for a custom resource after its start, and needs some
+	// milliseconds. It asks clients to retry after a second (KEP 4568), which would delay every
+	// start of a hub.
 	fillPause    = 50 * time.Millisecond
 	fillAttempts = 20
 )
 
 var errHubStopped = errors.New("the hub has stopped")
 
-// outage holds requests back while the hub's API server does not answer, and lets them go
-// as soon as it is ready. Clients that saw the errors instead would back off, informers up
-// to half a minute, and go on waiting long after the API server is there again.
+// outage delays requests while the hub's API server does not answer, and releases them when it
+// is ready. If clients got errors instead, they would back off, informers up to half a minute,
+// and continue to wait long after the API server is back.
 type outage struct {
 	ctx    context.Context //nolint:containedctx // the hub's lifetime: who waits is let go when it ends
 	config *rest.Config
 	log    logr.Logger
 
 	mu   sync.Mutex
-	over chan struct{} // closed when the API server answers again; nil while it does
+	over chan struct{} // closed when the API server answers again; nil if it answers now
 }
 
 // wrap is a transport.WrapperFunc.
@@ -89,14 +91,15 @@ func (p *patient) RoundTrip(req *http.Request) (*http.Response, error) {
 			next.Body = body
 		}
 		if resp != nil {
-			_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16)) // so that the connection can be used again
+			// so that the connection can be reused
+			_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<16))
 			_ = resp.Body.Close()
 		}
 		req = next
 	}
 }
 
-// wait returns when the API server is not known to be away.
+// wait waits until the API server is not known to be unreachable.
 func (o *outage) wait(ctx context.Context) error {
 	o.mu.Lock()
 	over := o.over
@@ -114,20 +117,24 @@ func (o *outage) wait(ctx context.Context) error {
 	}
 }
 
-// isFilling is true of an answer to a watch that the watch cache of the type is not filled yet. The answer can still be read.
+// isFilling reports whether the response to a watch is that the watch cache of the type is not
+// filled yet. The response can still be read.
 func isFilling(req *http.Request, resp *http.Response) bool {
 	if resp.StatusCode != http.StatusTooManyRequests || req.URL.Query().Get("watch") == "" {
 		return false
 	}
-	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<12)) // what cannot be read is another answer
+	// after an error, the part that was read is not this response
+	said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<12))
 	resp.Body = struct {
 		io.Reader
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(said), resp.Body), resp.Body}
-	return bytes.Contains(said, []byte("storage is (re)initializing")) // k8s.io/apiserver/pkg/storage/cacher: ready.checkAndReadGeneration
+	// K8s.io/apiserver/pkg/storage/cacher: ready.checkAndReadGeneration.
+	return bytes.Contains(said, []byte("storage is (re)initializing"))
 }
 
-// pause is true when the time has passed, and false when the request or the hub ended before.
+// pause returns true after the time has passed, and false if the request or the hub ended
+// before.
 func (o *outage) pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -141,7 +148,8 @@ func (o *outage) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// again is true for a request that met an outage and can be sent once more: it reads, or it has never left.
+// again reports whether a request failed because of an outage and can be sent again: it only
+// reads, or it was never sent.
 func (o *outage) again(req *http.Request, resp *http.Response, err error) bool {
 	if req.Context().Err() != nil || o.ctx.Err() != nil {
 		return false
@@ -151,14 +159,14 @@ func (o *outage) again(req *http.Request, resp *http.Response, err error) bool {
 	case err == nil && resp.StatusCode < http.StatusInternalServerError, isUntrusted(err):
 		return false
 	case o.ready(): //nolint:contextcheck // the outage outlives the request
-		// A connection that broke, or an error of this one request.
+		// The connection broke, or only this request failed.
 		return err != nil && reads
 	}
 	o.begin() //nolint:contextcheck // the same
 	return reads || err != nil && isUnsent(err)
 }
 
-// isUnsent is true for errors of connections that could not be made.
+// isUnsent reports whether an error means that a connection could not be established.
 func isUnsent(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
@@ -169,7 +177,7 @@ func isUntrusted(err error) bool {
 	return ok
 }
 
-// begin has the API server looked at until it answers.
+// begin starts the checks of the API server, which run until it answers.
 func (o *outage) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -198,8 +206,9 @@ func (o *outage) begin() {
 	}()
 }
 
-// ready asks the API server on a connection of its own: those that are open may hang. An answer that is neither yes nor no,
-// such as that the credentials are refused, is one that requests must see.
+// ready checks the API server on a new connection, since open connections may hang. It also
+// returns true for a response that is neither yes nor no, for example that the credentials are
+// refused: requests must get this error.
 func (o *outage) ready() bool {
 	ctx, cancel := context.WithTimeout(o.ctx, probeTimeout)
 	defer cancel()
@@ -225,6 +234,6 @@ func (o *outage) ready() bool {
 	if err != nil {
 		return isUntrusted(err)
 	}
-	_ = resp.Body.Close() // nothing of it is wanted
+	_ = resp.Body.Close() // only the status matters
 	return resp.StatusCode < http.StatusInternalServerError
 }

@@ -13,8 +13,8 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// Authorities. They are separate because each vouches for something else: who signs in
-// with a certificate of the server CA must not thereby be a user.
+// Authorities. They are separate because each certifies another role: a certificate of the
+// server CA must not identify a user.
 const (
 	serverCA     = "server-ca"
 	clientCA     = "client-ca"
@@ -25,21 +25,22 @@ const (
 const (
 	apiserverCert         = "apiserver"
 	fleetCert             = "fleet"
-	publicCert            = "public" // the public listener's
+	publicCert            = "public" // for the public listener
 	frontProxyCert        = "front-proxy"
-	adminCert             = "admin"  // the user's kubeconfig
-	orreryCert            = "orrery" // ours
+	adminCert             = "admin"  // for the kubeconfig of the user
+	orreryCert            = "orrery" // for orrery server
 	controllerManagerCert = "kube-controller-manager"
 )
 
-// administrators is the group that RBAC always lets do everything.
+// administrators is the group that RBAC always allows everything.
 const administrators = "system:masters"
 
-// publicServerName is in the certificate of the public listener, whatever its address: a balancer that makes TLS anew verifies this name. Some of
-// them compare no IP addresses, such as nginx 1.22.
+// publicServerName is in the certificate of the public listener, for every address. A load
+// balancer that re-encrypts TLS verifies this name. Some cannot verify IP addresses, such as
+// nginx 1.22.
 const publicServerName = "orrery-public"
 
-// leaves are the certificates that the hub needs.
+// leaves returns the certificates that the hub needs.
 func leaves(o Options) []pki.Leaf {
 	fleet := pki.Leaf{
 		Name: fleetCert, Authority: serverCA, CommonName: fleetServerName, Server: true,
@@ -73,12 +74,12 @@ func leaves(o Options) []pki.Leaf {
 		{Name: frontProxyCert, Authority: frontProxyCA, CommonName: frontProxyCert, Client: true},
 		client(adminCert, "admin"),
 		client(orreryCert, "orrery"),
-		// All controllers use its own identity, so it must be allowed what they do.
+		// All controllers use this identity, so it needs all their rights.
 		client(controllerManagerCert, "system:kube-controller-manager"),
 	}
 }
 
-// serverIPs are the addresses by which clients reach a server that is bound to address.
+// serverIPs returns the addresses by which clients reach a server that is bound to address.
 func serverIPs(address string) []string {
 	ips := []string{loopbackAddress, net.IPv6loopback.String(), serviceIP, address}
 	if !net.ParseIP(address).IsUnspecified() {
@@ -86,7 +87,7 @@ func serverIPs(address string) []string {
 	}
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
-		return ips // then they are not vouched for, which their users are told
+		return ips // clients of the other addresses get a certificate error
 	}
 	for _, a := range addrs {
 		if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() {
@@ -98,8 +99,8 @@ func serverIPs(address string) []string {
 
 // keyring keeps the hub's authorities, keys and certificates in files.
 //
-// A certificate and its key are one file: so both are replaced by one rename, and nobody
-// ever reads a pair that does not match.
+// A certificate and its key are in one file: one rename replaces both, so that a reader always
+// gets a matching pair.
 type keyring struct {
 	dir    dataDir
 	leaves []pki.Leaf
@@ -111,8 +112,8 @@ func (d dataDir) authorityKey(name string) string { return d.pki(name + ".key") 
 func (d dataDir) leaf(name string) string         { return d.pki(name + ".pem") }
 func (d dataDir) serviceAccountKey() string       { return d.pki("service-account.key") }
 
-// ensure makes what is missing and replaces what does not fit or has less than a third
-// of its life left. It returns the names of the certificates that it wrote.
+// ensure creates missing certificates, and replaces those that do not fit or have less than a
+// third of their lifetime left. It returns the names of the certificates that it wrote.
 func (k *keyring) ensure() ([]string, error) {
 	authorities := map[string]pki.KeyPair{}
 	var written []string
@@ -163,14 +164,15 @@ func (k *keyring) makeAuthority(name string) (pki.KeyPair, error) {
 	if err != nil {
 		return pki.KeyPair{}, err
 	}
-	// The key first: where there is a certificate, there is its key.
+	// The key is first: if there is a certificate, there is also its key.
 	if err := writeFile(k.dir.authorityKey(name), ca.Key); err != nil {
 		return pki.KeyPair{}, err
 	}
 	return ca, writeFile(k.dir.authority(name), ca.Cert)
 }
 
-// fits tells whether the file holds what l asks for, for a while yet.
+// fits reports whether the file has the certificate l, with at least a third of its lifetime
+// left.
 func (k *keyring) fits(l pki.Leaf, authority pki.KeyPair) bool {
 	text, err := os.ReadFile(k.dir.leaf(l.Name))
 	if err != nil {
@@ -185,8 +187,8 @@ func (k *keyring) fits(l pki.Leaf, authority pki.KeyPair) bool {
 	return err == nil && !now.Before(cert.NotBefore) && cert.NotAfter.Sub(now) >= cert.NotAfter.Sub(cert.NotBefore)/3
 }
 
-// ensureServiceAccountKey makes the key that signs service accounts' tokens. It is never
-// replaced: that would end every token.
+// ensureServiceAccountKey creates the key that signs tokens of service accounts. It is never
+// replaced, because that would invalidate all tokens.
 func (d dataDir) ensureServiceAccountKey() error {
 	if _, err := os.Stat(d.serviceAccountKey()); !errors.Is(err, fs.ErrNotExist) {
 		return err

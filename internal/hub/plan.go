@@ -18,21 +18,21 @@ const (
 	controllerManagerProcess = "kube-controller-manager"
 )
 
-// serviceCIDR is where Services on the hub get a cluster IP from. Nothing ever answers
-// there: the hub's Services are templates.
+// serviceCIDR is the range of cluster IPs of Services on the hub. No address is ever reachable:
+// the hub's Services are templates.
 const serviceCIDR = "10.96.0.0/12"
 
-// serviceIP is the first of serviceCIDR, the kubernetes Service's.
+// serviceIP is the first address of serviceCIDR, which the Service kubernetes has.
 const serviceIP = "10.96.0.1"
 
-// frugal makes a component collect garbage sooner: it halves what a mostly idle API
-// server holds. There is no GOMEMLIMIT: what a hub needs grows with its fleet, and at
-// the limit it would do nothing but collect garbage.
+// frugal makes a component collect garbage earlier, which halves the memory of a mostly idle API
+// server. There is no GOMEMLIMIT: the memory of a hub grows with its fleet, and at the limit it
+// would only collect garbage.
 func frugal() map[string]string { return map[string]string{"GOGC": "50"} }
 
-// Plan returns the processes that Start runs with these options. It starts and writes
-// nothing, and the plan holds no secrets. A port that is still to be chosen may come out
-// different when the hub starts.
+// Plan returns the processes that Start runs with these options. It starts and writes nothing,
+// and the plan contains no secrets. A port that is not chosen yet may be another when the hub
+// starts.
 func Plan(o Options) (process.Plan, error) {
 	o, err := complete(o)
 	if err != nil {
@@ -49,7 +49,7 @@ func Plan(o Options) (process.Plan, error) {
 	return plan(o), chosen.release()
 }
 
-// plan expects complete options with ports.
+// plan requires complete options with ports.
 func plan(o Options) process.Plan {
 	p := process.Plan{Name: "hub"}
 	if o.external() {
@@ -60,28 +60,29 @@ func plan(o Options) process.Plan {
 	return p
 }
 
-// etcdSocket is where etcd serves, in its directory.
+// etcdSocket is the socket of etcd, in its directory.
 const etcdSocket = "client.sock"
 
-// etcd serves on Unix sockets in a directory that only its user can enter. They are
-// relative to the working directory, because the path of a socket has at most 107 bytes.
+// etcd serves on Unix sockets in a directory that only its user can enter. They are relative to
+// the working directory, because the path of a socket has at most 107 bytes.
 func etcd(o Options, d dataDir) process.Process {
 	const (
-		name      = "hub"
-		socket    = etcdSocket
-		notDialed = "http://localhost:2380" // one member has no peers, but must advertise a TCP address
+		name   = "hub"
+		socket = etcdSocket
+		// A single etcd member has no peers, but must advertise a TCP address.
+		notDialed = "http://localhost:2380"
 	)
 	args := []string{
 		"--name=" + name,
 		"--data-dir=data",
 		"--listen-client-urls=unix://" + socket,
-		"--advertise-client-urls=unix://" + socket + ":0", // etcd wants a port
+		"--advertise-client-urls=unix://" + socket + ":0", // etcd requires a port
 		"--listen-peer-urls=unix://peer.sock:0",
 		"--initial-advertise-peer-urls=" + notDialed,
 		"--initial-cluster=" + name + "=" + notDialed,
 		"--enable-grpc-gateway=false",
 		"--quota-backend-bytes=8589934592",
-		// Log entries are kept in memory until a snapshot; there is no follower to catch up.
+		// Log entries are kept in memory until a snapshot. No etcd follower has to catch up.
 		"--snapshot-count=2000",
 		"--log-level=warn",
 	}
@@ -95,15 +96,15 @@ func etcd(o Options, d dataDir) process.Process {
 	}
 }
 
-// disabledAdmission lists what belongs where pods run: it would change or refuse
-// templates according to what the hub has, instead of what the members have.
+// disabledAdmission lists plugins for clusters that run pods: they would change or refuse
+// templates according to the state of the hub instead of that of the members.
 const disabledAdmission = "DefaultIngressClass,DefaultStorageClass,DefaultTolerationSeconds,LimitRanger," +
 	"NodeDeclaredFeatureValidator,PersistentVolumeClaimResize,PodGroupProtection," +
 	"PodGroupWorkloadExists,PodResizeValidator,PodSecurity,PodTopologyLabels,Priority," +
 	"ResourceQuota,RuntimeClass,ServiceAccount,StorageObjectInUseProtection,TaintNodesByCondition"
 
-// webhookAdmission calls webhooks. What would answer runs in the members, so that the hub would refuse every write that they
-// are asked about.
+// webhookAdmission are the plugins that call webhooks. Their servers run in the members, so that
+// the hub would refuse every write that requires such a call.
 const webhookAdmission = "MutatingAdmissionWebhook,ValidatingAdmissionWebhook"
 
 func apiserver(o Options, d dataDir) process.Process {
@@ -120,7 +121,7 @@ func apiserver(o Options, d dataDir) process.Process {
 		Command: []string{
 			o.KubeBinary, "kube-apiserver",
 			"--etcd-servers=unix://" + etcdSocket,
-			// Read again when it changes.
+			// The file is read again when it changes.
 			"--encryption-provider-config=" + d.encryption(),
 			"--encryption-provider-config-automatic-reload=true",
 			"--etcd-count-metric-poll-period=0",
@@ -131,8 +132,8 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--tls-cert-file=" + d.leaf(apiserverCert),
 			"--tls-private-key-file=" + d.leaf(apiserverCert),
 			"--anonymous-auth=false",
-			// Templates of privileged pods are templates, too. Which pods a namespace's clusters are given, the
-			// namespace's Pod Security level says.
+			// Templates of privileged pods are allowed. The Pod Security level of the namespace
+			// decides which pods its clusters get.
 			"--allow-privileged=true",
 			"--authorization-mode=RBAC",
 			"--client-ca-file=" + d.authority(clientCA),
@@ -140,8 +141,8 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--service-account-key-file=" + d.serviceAccountKey(),
 			"--service-account-signing-key-file=" + d.serviceAccountKey(),
 			"--service-cluster-ip-range=" + serviceCIDR,
-			// The aggregated API: requests are passed on under this certificate, with the
-			// user in headers. Routing to endpoints would not find an ExternalName.
+			// The aggregated API: requests are forwarded with this certificate, with the user in
+			// headers. Routing to endpoints does not support an ExternalName.
 			"--enable-aggregator-routing=false",
 			"--proxy-client-cert-file=" + d.leaf(frontProxyCert),
 			"--proxy-client-key-file=" + d.leaf(frontProxyCert),
@@ -152,9 +153,9 @@ func apiserver(o Options, d dataDir) process.Process {
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 			"--requestheader-uid-headers=X-Remote-Uid",
 			"--disable-admission-plugins=" + disabled,
-			// One server needs neither fairness between its clients' flows, nor leases and
-			// endpoints by which its replicas find each other; the leases would be written
-			// every ten seconds.
+			// A single server needs no fairness between the flows of its clients. It also needs
+			// no leases and endpoints with which replicas find each other; the leases would be
+			// written every ten seconds.
 			"--enable-priority-and-fairness=false",
 			"--runtime-config=flowcontrol.apiserver.k8s.io/v1=false",
 			"--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false",
@@ -172,8 +173,8 @@ func apiserver(o Options, d dataDir) process.Process {
 	}
 }
 
-// controllers of Kubernetes that serve a hub. Those that make pods, endpoints or
-// volumes of templates run in the members.
+// controllers are the controllers of Kubernetes that a hub needs. Those that create pods,
+// endpoints or volumes from templates run in the members.
 const controllers = "certificatesigningrequest-cleaner-controller,certificatesigningrequest-signing-controller," +
 	"clusterrole-aggregation-controller,garbage-collector-controller,namespace-controller," +
 	"serviceaccount-token-controller,ttl-after-finished-controller"
@@ -197,7 +198,7 @@ func controllerManager(o Options, d dataDir) process.Process {
 	}
 }
 
-// serverURL is where clients on this machine reach the embedded API server.
+// serverURL returns the URL of the embedded API server for clients on this machine.
 func (o *Options) serverURL() string {
 	host := o.BindAddress
 	if net.ParseIP(host).IsUnspecified() {

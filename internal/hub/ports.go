@@ -18,7 +18,7 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// ports that were chosen because the options left it to us.
+// ports are the ports that the hub chose because the options do not set them.
 type ports struct {
 	Secure int `json:"secure,omitempty"`
 	Fleet  int `json:"fleet,omitempty"`
@@ -27,8 +27,8 @@ type ports struct {
 	reserved []*process.Port
 }
 
-// choosePorts replaces ports that are zero by those chosen earlier, or by free ones, which are
-// reserved until release.
+// choosePorts replaces ports that are zero by those of an earlier start, or by free ones, which
+// are reserved until release.
 func choosePorts(o *Options, d dataDir) (ports, error) {
 	var kept ports
 	text, err := os.ReadFile(d.ports())
@@ -54,7 +54,7 @@ func choosePorts(o *Options, d dataDir) (ports, error) {
 	return kept, nil
 }
 
-// keep stores what was chosen.
+// keep stores the chosen ports.
 func (p *ports) keep(d dataDir) error {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -78,8 +78,8 @@ func (p *ports) choose(given int, kept *int, address string) (int, error) {
 	return *kept, nil
 }
 
-// reserveKept reserves the ports that were chosen at an earlier start. One that somebody else holds
-// is left: whether the hub can listen there says checkPort.
+// reserveKept reserves the ports of an earlier start. It ignores a port that another process
+// uses: checkPort reports whether the hub can listen there.
 func (p *ports) reserveKept(o *Options) {
 	for _, one := range []struct {
 		used, kept int
@@ -105,8 +105,8 @@ func (p *ports) release() error {
 	return errors.Join(errs...)
 }
 
-// checkPort makes sure that the port can be listened on. It waits a moment for a server
-// that was killed just now.
+// checkPort returns an error if the port cannot be listened on. It waits a few seconds for a
+// server that was just killed.
 func checkPort(ctx context.Context, address string, port int, flag string) error {
 	const patience = 3 * time.Second
 	where := net.JoinHostPort(address, strconv.Itoa(port))
@@ -131,8 +131,8 @@ func checkPort(ctx context.Context, address string, port int, flag string) error
 	}
 }
 
-// fleetAddress is where the fleet API listens: only an API server elsewhere needs it to
-// be reachable from elsewhere.
+// fleetAddress returns the address of the fleet API. Only an API server on another machine
+// requires that it is reachable from there.
 func (o *Options) fleetAddress() string {
 	if o.external() {
 		return o.BindAddress

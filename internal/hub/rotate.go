@@ -20,15 +20,17 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// rotation is the next step of a rotation. Each leaves Secrets readable, also if it is the last that is done: the new key is
-// first one to read with, then the one to write with, and when every Secret was written with it the old ones go.
+// rotation is the next step of a rotation. Secrets stay readable after each step, also if no
+// other step follows. First the new key is used for reading, then for writing. When every Secret
+// was written with the new key, the old keys are removed.
 type rotation struct {
 	want    encryption
-	rewrite bool // before that is so
+	rewrite bool // every Secret is written before want is stored
 	what    string
 }
 
-// nextRotation returns the step that follows on what there is; false when there is none. began is true once there is a new key.
+// nextRotation returns the step that follows the present state; false if there is none. began is
+// true once there is a new key.
 func nextRotation(e encryption, began bool, create func() secretKey) (rotation, bool) {
 	newest := slices.MaxFunc(e.keys, func(a, b secretKey) int { return strings.Compare(a.name, b.name) })
 	switch {
@@ -48,8 +50,9 @@ func nextRotation(e encryption, began bool, create func() secretKey) (rotation, 
 	}
 }
 
-// RotateKey replaces the key with which the Secrets of the hub in a data directory are encrypted. The hub must be running, and
-// goes on working. What was interrupted goes on when this is called again. say is told each step.
+// RotateKey replaces the key that encrypts the Secrets of the hub in a data directory. The hub
+// must run, and continues to work. After an interruption, another call continues. say is called
+// after each step.
 func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -85,7 +88,7 @@ func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 			return nil
 		}
 		began = true
-		// Also at first: what an earlier run wrote may not be read yet.
+		// Also before the first step: the result of an earlier run may not be loaded yet.
 		if err := waitLoaded(ctx, client, d.encryption()); err != nil {
 			return err
 		}
@@ -98,7 +101,7 @@ func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 		case err != nil:
 			return err
 		case !replaced:
-			continue // somebody else rotates it, too
+			continue // another process rotates the key, too
 		}
 		if err := say(next.what); err != nil {
 			return err
@@ -106,7 +109,8 @@ func RotateKey(ctx context.Context, dir string, say func(string) error) error {
 	}
 }
 
-// replaceEncryption writes want if there is still what was there.
+// replaceEncryption writes want if the file still has the content was. It reports whether it
+// did.
 func (d dataDir) replaceEncryption(was, want encryption) (bool, error) {
 	unlock, err := d.lockEncryption()
 	if err != nil {
@@ -120,10 +124,11 @@ func (d dataDir) replaceEncryption(was, want encryption) (bool, error) {
 	return true, d.writeEncryption(want)
 }
 
-// loadedMetric says which configuration the API server uses: by the hash of its file.
+// loadedMetric is the metric with the hash of the configuration file that the API server uses.
 const loadedMetric = "apiserver_encryption_config_controller_last_config_info"
 
-// waitLoaded returns when the API server uses the keys that are in the file. It looks once a minute.
+// waitLoaded waits until the API server uses the keys in the file. The API server checks the
+// file once a minute.
 func waitLoaded(ctx context.Context, client kubernetes.Interface, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -135,7 +140,7 @@ func waitLoaded(ctx context.Context, client kubernetes.Interface, file string) e
 	err = wait.PollUntilContextTimeout(ctx, often, patience, true, func(ctx context.Context) (bool, error) {
 		var metrics []byte
 		if metrics, last = client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx); last != nil {
-			return false, nil // the hub may be starting again
+			return false, nil // the hub may be restarting
 		}
 		for line := range bytes.Lines(metrics) {
 			if bytes.HasPrefix(line, []byte(loadedMetric+"{")) && bytes.Contains(line, hash) {
@@ -151,7 +156,8 @@ func waitLoaded(ctx context.Context, client kubernetes.Interface, file string) e
 	return nil
 }
 
-// rewriteSecrets writes every Secret as it is. The API server stores it if that was not done with the present key.
+// rewriteSecrets writes every Secret unchanged. The API server stores a Secret again if it is
+// not encrypted with the present key.
 func rewriteSecrets(ctx context.Context, client kubernetes.Interface) error {
 	const page = 500
 	for from := ""; ; {
@@ -162,7 +168,8 @@ func rewriteSecrets(ctx context.Context, client kubernetes.Interface) error {
 		for i := range list.Items {
 			s := &list.Items[i]
 			_, err := client.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{FieldManager: fieldManager})
-			// One that was changed meanwhile was written with the present key by whoever did.
+			// A Secret that was changed meanwhile was written with the present key by another
+			// client.
 			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("write Secret %s/%s anew: %w", s.Namespace, s.Name, err)
 			}

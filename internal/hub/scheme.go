@@ -14,7 +14,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Scheme returns the kinds that the hub serves: Kubernetes' own, CRDs and Orrery's.
+// Scheme returns a scheme with the kinds that the hub serves: Kubernetes' own, CRDs and
+// Orrery's.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -32,6 +33,6 @@ func Scheme() *runtime.Scheme {
 	return s
 }
 
-// FindKubeBinary finds the multicall binary of Kubernetes components: the given path, or
-// orrery-kube beside the running executable, then in PATH.
+// FindKubeBinary returns the path of the multicall binary of Kubernetes components: the given
+// path, or orrery-kube beside the running executable, then in PATH.
 func FindKubeBinary(given string) (string, error) { return findKubeBinary(given) }

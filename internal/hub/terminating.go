@@ -23,14 +23,17 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 )
 
-// An APIService that is a template names a Service that nothing answers for on the hub, where Services are templates, too.
-// Kubernetes deletes no namespace while it cannot say whether such an API has objects there. On an embedded hub it cannot have
-// any: they would be stored by what answers. So a namespace of which all else is deleted goes.
+// An APIService that is a template refers to a Service that no pod serves on the hub, where
+// Services are templates, too. Kubernetes deletes no namespace while it cannot determine whether
+// such an API has objects there. On an embedded hub it has none, because its server would store
+// them, and no such server runs. So a namespace is deleted if everything else in it is deleted.
 
-// terminating looks again at namespaces that wait, for an APIService may have come or gone.
+// terminating is the interval between checks of waiting namespaces: an APIService may have been
+// created or deleted.
 const terminating = 30 * time.Second
 
-// finalizeNamespaces finishes, until ctx ends, the deletion of namespaces that only wait for APIs that nothing serves.
+// finalizeNamespaces completes, until ctx ends, the deletion of namespaces that only wait for
+// APIs without a server.
 func (h *Hub) finalizeNamespaces(ctx context.Context, log logr.Logger) error {
 	config := h.Config()
 	client, err := kubernetes.NewForConfig(config)
@@ -54,7 +57,7 @@ func (h *Hub) finalizeNamespaces(ctx context.Context, log logr.Logger) error {
 			log.Info("Namespace is deleted, though APIs do not answer: nothing serves them on the hub", "namespace", ns.Name)
 		}
 	}
-	// No namespace is listed or followed but those that are being deleted.
+	// Only namespaces that are being deleted are listed and watched.
 	selector := fields.OneTermEqualSelector("status.phase", string(corev1.NamespaceTerminating)).String()
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -80,7 +83,7 @@ type finalizer struct {
 	config   *rest.Config
 }
 
-// finalize deletes a namespace if it waits for nothing but APIs that nothing serves on the hub.
+// finalize deletes a namespace if it only waits for APIs that nothing serves on the hub.
 func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bool, err error) {
 	if !waitsForAPIs(ns) {
 		return false, nil
@@ -94,11 +97,11 @@ func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bo
 			return false, err
 		}
 	}
-	ns = ns.DeepCopy() // with its resourceVersion: what was looked at is what is finalized
+	ns = ns.DeepCopy() // it keeps its resourceVersion, so that a changed namespace is not finalized
 	ns.Spec.Finalizers = slices.DeleteFunc(ns.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
 	_, err = f.client.CoreV1().Namespaces().Finalize(ctx, ns, metav1.UpdateOptions{FieldManager: fieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return false, nil // its next event brings it back
+		return false, nil // the next event repeats the check
 	}
 	if err != nil {
 		return false, fmt.Errorf("finalize namespace: %w", err)
@@ -106,8 +109,8 @@ func (f *finalizer) finalize(ctx context.Context, ns *corev1.Namespace) (done bo
 	return true, nil
 }
 
-// waitsForAPIs is true of a namespace out of which everything is deleted that Kubernetes knows of, and which stays because it
-// could not ask all APIs.
+// waitsForAPIs reports whether Kubernetes has deleted everything that it found in a namespace,
+// and the namespace only stays because some APIs did not answer.
 func waitsForAPIs(ns *corev1.Namespace) bool {
 	if ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		return false
@@ -130,7 +133,7 @@ func waitsForAPIs(ns *corev1.Namespace) bool {
 	return len(want) == 0
 }
 
-// failing are the APIs that do not say what they serve.
+// failing returns the APIs whose discovery fails.
 func (f *finalizer) failing(ctx context.Context) ([]schema.GroupVersion, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(f.config)
 	if err != nil {
@@ -150,8 +153,8 @@ func (f *finalizer) failing(ctx context.Context) ([]schema.GroupVersion, error) 
 	return nil, nil
 }
 
-// served is true of an API that somebody may serve on the hub: by the API server itself, or by a Service that is a name of
-// something outside, as the fleet API's is.
+// served reports whether an API may be served on the hub: by the API server itself, or by a
+// Service that refers to an external name, as that of the fleet API does.
 func (f *finalizer) served(ctx context.Context, gv schema.GroupVersion) (bool, error) {
 	registered, err := f.services.ApiregistrationV1().APIServices().Get(ctx, gv.Version+"."+gv.Group, metav1.GetOptions{})
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// stopwatch measures the parts of a hub's start, each from the end of the one before.
+// stopwatch measures the parts of the start of a hub, each from the end of the previous one.
 type stopwatch struct {
 	mu    sync.Mutex
 	last  time.Time
-	parts []any // name and seconds in turn, as a structured log takes them
+	parts []any // names and seconds alternate, as arguments for a structured log
 }
 
 func newStopwatch() *stopwatch { return &stopwatch{last: time.Now()} }
 
-// ended notes the end of a part. A part that has ended before is not noted again.
+// ended records the end of a part. It ignores a part that was recorded before.
 func (s *stopwatch) ended(part string, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *stopwatch) ended(part string, at time.Time) {
 	s.last = at
 }
 
-// note notes when etcd and the API server are ready for the first time.
+// note records when etcd and the API server are ready for the first time.
 func (s *stopwatch) note(e process.Event) {
 	if e.Type != process.EventReady {
 		return
@@ -42,8 +42,9 @@ func (s *stopwatch) note(e process.Event) {
 	}
 }
 
-// StartTimes says how long the parts of the start took, as names and seconds in turn, for a log line: etcd and the API server,
-// or with an existing API server the connection to it and the wait for the Lease, and the installation of Orrery's kinds.
+// StartTimes returns how long the parts of the start took, as alternating names and seconds for
+// a log line. The parts are etcd and the API server or, with an existing API server, the
+// connection and the wait for the Lease, then the installation of Orrery's kinds.
 func (h *Hub) StartTimes() []any {
 	h.times.mu.Lock()
 	defer h.times.mu.Unlock()

@@ -1,4 +1,5 @@
-// Package image makes images of single programs, without a container runtime: the same bytes for the same program.
+// Package image builds images with a single program, without a container runtime. The same
+// program always gives the same bytes.
 package image
 
 import (
@@ -14,7 +15,7 @@ import (
 	"time"
 )
 
-// What the image of the agent has: where the program is, and who it is.
+// The path and the user of the agent in its image.
 const (
 	AgentPath = "/orrery-agent"
 	AgentUser = 65532
@@ -22,21 +23,24 @@ const (
 
 // Options of an image.
 type Options struct {
-	// Name is the reference by which a runtime has it after the archive was imported, such as registry.example.com/orrery-agent:v1.
+	// Name is the reference of the image after an import of the archive, such as
+	// registry.example.com/orrery-agent:v1.
 	Name string
 	// Arch is the architecture of the program, such as amd64.
 	Arch string
-	// Path of the program in the image, such as /orrery-agent; its content is Program.
+	// Path of the program in the image, such as /orrery-agent. Program is the content of the
+	// file.
 	Path    string
 	Program []byte
-	// User and group, numbers, as whom it runs.
+	// User is the number of the user and of the group as which the program runs.
 	User int
 }
 
-// reference is what is taken for a Name: a registry, a path and a tag, all of which are said, since runtimes add different ones.
+// reference matches a complete Name: registry, path and tag. All are required, because runtimes
+// add different defaults.
 var reference = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*(?::[0-9]+)?)/[a-z0-9._/-]+:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
-// CheckName returns an error unless a name is a whole reference.
+// CheckName returns an error unless name is a complete reference.
 func CheckName(name string) error {
 	if !reference.MatchString(name) {
 		return fmt.Errorf("%q: want REGISTRY/NAME:TAG, such as registry.example.com/orrery-agent:v1", name)
@@ -44,7 +48,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// digest of content, as images have it.
+// digest returns the digest of content in the format of images.
 func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
 type descriptor struct {
@@ -67,8 +71,8 @@ type file struct {
 	content []byte
 }
 
-// Write writes an archive with an image: an OCI image layout, which docker load takes as well. It returns the digest by which a registry knows
-// the image.
+// Write writes an archive with the image, in the OCI image layout. docker load reads it, too.
+// Write returns the digest under which a registry stores the image.
 func Write(w io.Writer, o Options) (string, error) {
 	if err := CheckName(o.Name); err != nil {
 		return "", err
@@ -131,7 +135,7 @@ func Write(w io.Writer, o Options) (string, error) {
 	return listed.Digest, nil
 }
 
-// archive writes files, of nobody and of no time.
+// archive writes files without an owner and with a constant time.
 func archive(w io.Writer, files []file) error {
 	t := tar.NewWriter(w)
 	for _, f := range files {

@@ -13,44 +13,44 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Report is what is known of a template's copy in one cluster that it is placed in.
+// Report is what is known of the copy of a template in one cluster.
 type Report struct {
 	Cluster string
-	// Current is true when the copy is of the template as it is now.
+	// Current is true if the copy is made from the current template.
 	Current bool
-	// Observed is true when the copy's status, too, speaks of the copy as it is now.
+	// Observed is true if the status of the copy, too, is about the current copy.
 	Observed bool
-	// Asked is how many replicas the copy asks for; nil where that is not known, or of a kind
-	// without replicas.
+	// Asked is the number of replicas in the copy; nil if that is not known, or the kind has no
+	// replicas.
 	Asked *int32
-	// Leaving is true when the template is placed there no more, and the copy stays until as
-	// much is available elsewhere: its replicas count as those of an earlier version.
+	// Leaving is true if the template is no longer placed in the cluster, and the copy stays until
+	// as much is available elsewhere. Its replicas count as those of an earlier version.
 	Leaving bool
-	// Status is what Reflect made of the copy's status; nil: nothing is reported.
+	// Status is the result of Reflect for the copy; nil: nothing is reported.
 	Status map[string]any
 }
 
-// upToDate is true when the report speaks of the template as it is now.
+// upToDate reports whether the report is about the current template.
 func (r Report) upToDate() bool { return r.Current && r.Observed }
 
-// Placing says how the replicas of a template are placed.
+// Placing describes how the replicas of a template are placed.
 type Placing struct {
-	// Duplicated is true when each cluster has all replicas, false when each has a share.
+	// Duplicated is true if each cluster has all replicas, and false if each has a share.
 	Duplicated bool
-	// Missing is how many of the replicas that the template asks for are placed nowhere.
+	// Missing is the number of replicas of the template that are placed in no cluster.
 	Missing int32
 }
 
-// Aggregate makes the status of a template on the hub from the reports of all clusters that
-// it is placed in, or leaves. It equals the status that the template has when nothing changed, and is
-// valid to the API server of the hub. It is not ok for kinds whose status is not aggregated,
-// and where nothing is known yet that would be worth a write.
+// Aggregate computes the status of a template on the hub from the reports of all clusters that
+// it is placed in, or leaves. The result equals the current status if nothing changed, and is
+// valid for the API server of the hub. ok is false for kinds whose status is not aggregated,
+// and while nothing is known that is worth a write.
 //
-// The numbers of divided replicas are sums. Where each cluster has all replicas, they say how
-// the cluster fares that lacks most, so that they compare with the spec's. observedGeneration
-// never goes back, and follows the template's generation only when every report is up to date,
-// so that whoever waits on the hub waits for the last cluster. The result depends on nothing
-// but the arguments, except that a condition that flips takes the time from the clock.
+// The counters of divided replicas are sums. If each cluster has all replicas, the counters are
+// those of the cluster that lacks most, so that they compare with the spec. observedGeneration
+// never goes back. It reaches the generation of the template only when every report is up to
+// date, so that a client that waits on the hub waits for the last cluster. The result depends
+// only on the arguments, except that a condition that changes takes the time from the clock.
 func Aggregate(template *unstructured.Unstructured, placing Placing, reports []Report) (status map[string]any, ok bool) {
 	return aggregate(template, placing, reports, time.Now())
 }
@@ -86,13 +86,13 @@ func aggregate(template *unstructured.Unstructured, placing Placing, reports []R
 	return status, true
 }
 
-// Equal compares a status that was aggregated with the one that the template has. The API
-// server writes some fields that are zero, leaves others out, and has other types for numbers.
+// Equal reports whether an aggregated status equals the one that the template has. The API
+// server writes some zero fields, omits others, and has other types for numbers.
 func Equal(wanted map[string]any, is any) bool {
 	return reflect.DeepEqual(significant(wanted), significant(is))
 }
 
-// significant is a value without what is zero in it; nil when that is all of it.
+// significant returns a value without zero values in it; nil if nothing is left.
 func significant(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -133,7 +133,7 @@ func significant(v any) any {
 	return nil
 }
 
-// input is what a status is aggregated from. The reports are in the order of their clusters.
+// input is the input of an aggregation. The reports are sorted by cluster.
 type input struct {
 	template *unstructured.Unstructured
 	placing  Placing
@@ -142,12 +142,12 @@ type input struct {
 	now      string
 }
 
-// upToDate is true when every cluster speaks of the template as it is now.
+// upToDate reports whether every cluster reports on the current template.
 func (in input) upToDate() bool {
 	return len(in.reports) > 0 && !slices.ContainsFunc(in.reports, func(r Report) bool { return !r.upToDate() })
 }
 
-// observe sets the generation that every cluster has seen.
+// observe sets observedGeneration to the generation that every cluster has seen.
 func (in input) observe(status map[string]any) {
 	generation := number(in.template.Object, "status", "observedGeneration")
 	if in.upToDate() {
@@ -158,7 +158,7 @@ func (in input) observe(status map[string]any) {
 	}
 }
 
-// count adds up the counters.
+// count sets the sums of the counters.
 func (in input) count(k kind, status map[string]any) {
 	for _, name := range k.counters {
 		n := sum(in.reports, name)
@@ -174,9 +174,9 @@ func (in input) count(k kind, status map[string]any) {
 	}
 }
 
-// duplicated is a counter of a template of which each cluster has all replicas: that of the
-// cluster that is the farthest from what its copy asks for, told as if it asked for what the
-// template does. Copies may ask for another number because of an override or an autoscaler.
+// duplicated returns a counter of a template whose clusters each have all replicas. It is that
+// of the cluster that is farthest from the number in its copy, converted as if the copy had the
+// number of the template. An override or an autoscaler may give a copy another number.
 func (in input) duplicated(name string) int64 {
 	asked := desired(in.template)
 	var worst int64
@@ -194,7 +194,7 @@ func (in input) duplicated(name string) int64 {
 		switch {
 		case i == 0:
 			worst = n
-		case name == "replicas": // too many are as far from the end as too few
+		case name == "replicas": // too many replicas are as far from the end as too few
 			worst = max(worst, n)
 		default:
 			worst = min(worst, n)
@@ -203,7 +203,7 @@ func (in input) duplicated(name string) int64 {
 	return worst
 }
 
-// sum adds up one counter.
+// sum returns the sum of one counter.
 func sum(reports []Report, name string) int64 {
 	var total int64
 	for _, r := range reports {
@@ -212,8 +212,8 @@ func sum(reports []Report, name string) int64 {
 	return total
 }
 
-// counter reads one counter of one cluster. Replicas of an earlier version are not updated
-// ones, whatever their cluster calls them.
+// counter returns one counter of one cluster. Replicas of an earlier version do not count as
+// updated, even if their cluster calls them so.
 func counter(r Report, name string) int64 {
 	if strings.HasPrefix(name, "updated") && !r.upToDate() {
 		return 0
@@ -221,7 +221,7 @@ func counter(r Report, name string) int64 {
 	return number(r.Status, name)
 }
 
-// which returns the clusters that the test holds for.
+// which returns the clusters whose reports pass the test.
 func which(reports []Report, test func(Report) bool) []string {
 	var clusters []string
 	for _, r := range reports {
@@ -232,12 +232,12 @@ func which(reports []Report, test func(Report) bool) []string {
 	return clusters
 }
 
-// has tests for a key of a reflected status that is true.
+// has returns a test for a key of a reflected status that is true.
 func has(key string) func(Report) bool {
 	return func(r Report) bool { return r.Status[key] == true }
 }
 
-// naming lists clusters, or what is said of them, in a message.
+// naming lists the first names, or messages, of clusters and counts the others.
 func naming(clusters []string) string {
 	const most = 5
 	if len(clusters) <= most {
@@ -246,9 +246,9 @@ func naming(clusters []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(clusters[:most], ", "), len(clusters)-most)
 }
 
-// aggregateDeployment adds the conditions. They have no message while all is well, and their
-// lastUpdateTime says when the text last changed: a template is watched by many, and its
-// status is most of what placing it adds to it.
+// aggregateDeployment adds the conditions. They have no message while all is well, and
+// lastUpdateTime is the time of the last change of their text. Many clients watch templates,
+// and the status is the largest part that placing adds to a template.
 func aggregateDeployment(in input, status map[string]any) {
 	present := list(in.template.Object, "status", "conditions")
 	if len(present) == 0 && !slices.ContainsFunc(in.reports, func(r Report) bool { return r.Status != nil }) {
@@ -287,7 +287,7 @@ func aggregateDeployment(in input, status map[string]any) {
 	}
 }
 
-// rolledOut is true when every replica that is asked for is up to date and available.
+// rolledOut reports whether all requested replicas are up to date and available.
 func (in input) rolledOut(status map[string]any) bool {
 	short := func(r Report) bool { return r.Asked != nil && number(r.Status, "replicas") < int64(*r.Asked) }
 	return in.upToDate() && !slices.ContainsFunc(in.reports, short) &&
@@ -295,15 +295,15 @@ func (in input) rolledOut(status map[string]any) bool {
 		number(status, "availableReplicas") == number(status, "replicas")
 }
 
-// conditionState is what a condition is to say.
+// conditionState is the content of a condition.
 type conditionState struct {
 	kind            string
 	status          corev1.ConditionStatus
 	reason, message string
 }
 
-// condition makes the condition. Its transition time stays while its status does, and
-// the time in the other field while nothing of it changes.
+// condition returns the condition. Its transition time stays while its status does. The time in
+// the field touched stays while nothing in it changes.
 func (s conditionState) condition(present []any, now, touched string) map[string]any {
 	c := map[string]any{
 		"type": s.kind, "status": string(s.status), "reason": s.reason,
@@ -322,7 +322,7 @@ func (s conditionState) condition(present []any, now, touched string) map[string
 	return c
 }
 
-// addresses is every load balancer's address, each once.
+// addresses returns the distinct addresses of all load balancers.
 func addresses(reports []Report) []any {
 	var all []any
 	for _, r := range reports {
@@ -339,11 +339,11 @@ func addresses(reports []Report) []any {
 
 func aggregateService(in input, status map[string]any) {
 	if text(in.template.Object, "spec", "type") != string(corev1.ServiceTypeLoadBalancer) {
-		in.reports = nil // the API server refuses addresses of another type
+		in.reports = nil // the API server refuses addresses for other types
 	}
 	all := addresses(in.reports)
 	for i, address := range all {
-		// Clusters before 1.30 do not report the mode; the hub's API server wants it.
+		// Clusters before 1.30 do not report the mode, which the hub's API server requires.
 		if address, ok := address.(map[string]any); ok && text(address, "ip") != "" && text(address, "ipMode") == "" {
 			address = maps.Clone(address)
 			address["ipMode"] = string(corev1.LoadBalancerIPModeVIP)
@@ -363,7 +363,7 @@ func balance(status map[string]any, addresses []any) {
 	status["loadBalancer"] = balancer
 }
 
-// aggregateCronJob: the Jobs that are active are in the clusters, not on the hub.
+// aggregateCronJob leaves out active Jobs: they are in the clusters, not on the hub.
 func aggregateCronJob(in input, status map[string]any) {
 	for _, name := range []string{"lastScheduleTime", "lastSuccessfulTime"} {
 		if last := max(latest(in.reports, name), text(in.template.Object, "status", name)); last != "" {
@@ -372,14 +372,14 @@ func aggregateCronJob(in input, status map[string]any) {
 	}
 }
 
-// aggregateClaims: several claims are bound when every one is, and lost when one is. Their capacities
-// are those of different volumes.
+// aggregateClaims: several claims are bound if all are bound, and lost if one is lost. Their
+// capacities are left out, as they belong to different volumes.
 func aggregateClaims(in input, status map[string]any) {
 	status["phase"] = worstPhase(in.reports, string(corev1.ClaimLost), string(corev1.ClaimPending), string(corev1.ClaimBound))
 }
 
-// aggregateVolumes: several volumes are as the one that is the farthest from being claimed. When the phase changed last the
-// API server notes by itself.
+// aggregateVolumes: several volumes have the phase of the one that is farthest from being
+// claimed. The API server sets the time of the last change by itself.
 func aggregateVolumes(in input, status map[string]any) {
 	phase := worstPhase(in.reports, string(corev1.VolumeFailed), string(corev1.VolumePending), string(corev1.VolumeAvailable),
 		string(corev1.VolumeBound), string(corev1.VolumeReleased))
@@ -390,8 +390,9 @@ func aggregateVolumes(in input, status map[string]any) {
 	}
 }
 
-// aggregatePods: several pods are in the worst of their phases, and have their conditions together. What else a pod's status says
-// is each pod's own; what the API server of the hub has of it by itself stays.
+// aggregatePods: several pods have the worst of their phases, and combined conditions. All
+// other fields belong to each pod alone; those that the API server of the hub sets itself are
+// kept.
 func aggregatePods(in input, status map[string]any) {
 	status["phase"] = worstPhase(in.reports, string(corev1.PodFailed), string(corev1.PodPending), string(corev1.PodRunning), string(corev1.PodSucceeded))
 	if conditions := in.conditions(); len(conditions) > 0 {
@@ -408,7 +409,8 @@ func aggregatePods(in input, status map[string]any) {
 	}
 }
 
-// worstPhase is the first of the phases that a cluster reports. One that reports none, or another, is pending.
+// worstPhase returns the first of the phases that a cluster reports. A cluster without a phase,
+// or with another one, counts as Pending.
 func worstPhase(reports []Report, phases ...string) string {
 	const pending = "Pending"
 	for _, phase := range phases {

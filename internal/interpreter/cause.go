@@ -10,7 +10,7 @@ import (
 
 const maxCause = 160 // characters
 
-// cause says why an object is not healthy, as far as the object itself does.
+// cause returns why an object is not healthy, as far as the object shows that.
 func cause(o *unstructured.Unstructured) string {
 	said := make([]string, 0, 2)
 	switch k, kind := kindOf(o), o.GroupVersionKind().GroupKind().String(); {
@@ -41,20 +41,22 @@ func cause(o *unstructured.Unstructured) string {
 	return shorten(strings.Join(said, ": "), maxCause)
 }
 
-// causes reports whether the cause of an object that is not healthy is kept. Of an object whose controller has said nothing yet it is not, for
-// it speaks of nothing that lasts: but for ReplicationControllers, whose controller some clusters do not run.
+// causes reports whether the cause of an unhealthy object is kept. For a Job, and for kinds
+// with counters, it is not kept before the controller has written a status, as such a cause is
+// temporary. ReplicationControllers are an exception: some clusters do not run their
+// controller.
 func causes(o *unstructured.Unstructured, status map[string]any) bool {
 	kind := o.GroupVersionKind().GroupKind().String()
 	return len(status) > 0 || len(kindOf(o).counters) == 0 && kind != jobKind || kind == controllerKind
 }
 
-// Cause returns why the object of a reflected status is not healthy; "" where it does not say.
+// Cause returns why the object of a reflected status is not healthy; "" if that is not known.
 func Cause(status map[string]any) string { return text(status, keyCause) }
 
-// Observed says whether a reflected status speaks of its object as the object is now.
+// Observed reports whether a reflected status is about the current spec of its object.
 func Observed(status map[string]any) bool { return status[keyObserved] == true }
 
-// complaint is what a condition, or a container that does not start, says.
+// complaint returns the text of a failed condition, or of a container that does not start.
 func complaint(o *unstructured.Unstructured) string {
 	for _, name := range []string{"initContainerStatuses", "containerStatuses"} {
 		for _, c := range list(o.Object, "status", name) {
@@ -90,7 +92,7 @@ func complaint(o *unstructured.Unstructured) string {
 	return ""
 }
 
-// words joins a reason and a message, of which either may be empty.
+// words joins a reason and a message. Either may be empty.
 func words(reason, message string) string {
 	if reason == "" || message == "" {
 		return reason + message
@@ -98,7 +100,7 @@ func words(reason, message string) string {
 	return reason + ": " + message
 }
 
-// shorten cuts a text to so many characters.
+// shorten cuts a text to n characters.
 func shorten(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {

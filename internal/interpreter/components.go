@@ -10,20 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Component is one of several kinds of pods that an object has, each with its own template.
+// Component is one of several groups of pods of an object, each with its own template.
 type Component struct {
 	Name string
-	// Replicas is how many pods of the kind the object asks for.
+	// Replicas is the number of pods in the group that the object requests.
 	Replicas int32
-	// Requirements are those of each of these pods; of a spec that is none, nothing is known.
+	// Requirements are those of each pod. Pods with an invalid spec have no known requirements.
 	Requirements *Requirements
 }
 
-// mostComponents is how many components a binding has room for.
+// mostComponents is the limit of components of a binding.
 const mostComponents = 1000
 
-// Components returns the components of an object, in the order in which it has them; nil of a kind of which none
-// are known, and of an object that has more than 1,000. One that is suspended has those that it will run.
+// Components returns the components of an object, in the order in which the object has them. It
+// returns nil for a kind without known components, and for an object with more than 1,000. A
+// suspended object has the components that it will run.
 func Components(o *unstructured.Unstructured) []Component {
 	var components []Component
 	for _, p := range composites[o.GroupVersionKind().GroupKind()].parts {
@@ -34,7 +35,7 @@ func Components(o *unstructured.Unstructured) []Component {
 				if c, ok := each.(map[string]any); ok {
 					name := text(c, p.name)
 					if name == "" {
-						name = fmt.Sprint("default", i) // as Volcano calls it; the others demand a name
+						name = fmt.Sprint("default", i) // as Volcano names it; the others require a name
 					}
 					components = append(components, p.component(o, name, c))
 				}
@@ -57,27 +58,30 @@ func Components(o *unstructured.Unstructured) []Component {
 	return components
 }
 
-// composite is what is known of a kind that has components.
+// composite describes a kind that has components.
 type composite struct {
 	parts []part
-	// pods counts in an object's status those that are there, whether they are ready or not, and those that ended.
+	// pods returns the number of existing pods from the status of an object, ready or not,
+	// including those that ended.
 	pods func(o map[string]any) int64
 }
 
-// part is where a kind has components.
+// part describes where a kind has components.
 type part struct {
-	// at is the path of one component, of a list of components or, if keyed, of a map of them by name.
+	// at is the path of one component, of a list of components or, if keyed, of a map of them by
+	// name.
 	at    []string
 	keyed bool
-	// name is that of the one component, or the field in which those of a list have theirs.
+	// name is the name of the one component, or the field with the names of those in a list.
 	name string
-	// spec is the path of the spec of a component's pods, and pods how many of them there are.
+	// spec is the path of the pod spec of a component, and pods returns the number of its pods.
 	spec []string
 	pods func(name string, component map[string]any) int64
 }
 
-// composites are the kinds that have components, with the defaults of their operators. None of Kubernetes' own is among
-// them, and by convention a custom kind has one pod template at most: those that have more say so each in its own way.
+// composites are the kinds that have components, with the defaults of their operators. No
+// built-in kind of Kubernetes has components. By convention a custom kind has at most one pod
+// template, and kinds with more have no common form.
 var composites = map[schema.GroupKind]composite{
 	{Group: "jobset.x-k8s.io", Kind: "JobSet"}: {
 		parts: []part{{
@@ -88,7 +92,7 @@ var composites = map[schema.GroupKind]composite{
 	},
 	{Group: "ray.io", Kind: "RayCluster"}: {
 		parts: []part{
-			// KubeRay labels the pod of the head so.
+			// KubeRay labels the pod of the head like this.
 			{at: []string{"spec", "headGroupSpec"}, name: "headgroup", spec: podTemplate, pods: func(string, map[string]any) int64 { return 1 }},
 			{at: []string{"spec", "workerGroupSpecs"}, name: "groupName", spec: podTemplate, pods: func(_ string, c map[string]any) int64 {
 				return min(max(or(0, c, "replicas"), or(0, c, "minReplicas")), or(math.MaxInt32, c, "maxReplicas")) * or(1, c, "numOfHosts")
@@ -121,10 +125,11 @@ var composites = map[schema.GroupKind]composite{
 	{Group: "kubeflow.org", Kind: "MPIJob"}:     kubeflow("mpiReplicaSpecs", 0),
 }
 
-// podTemplate is the path of the pods' spec where a component has a pod template as most kinds have it.
+// podTemplate is the path of the pod spec in a component with a usual pod template.
 var podTemplate = []string{"template", "spec"}
 
-// kubeflow is a kind of Kubeflow's, whose workers are so many where it does not say; of everything else one.
+// kubeflow describes a kind of Kubeflow. workers is the default number of workers; all other
+// groups have one pod by default.
 func kubeflow(specs string, workers int64) composite {
 	return composite{
 		parts: []part{{at: []string{"spec", specs}, keyed: true, spec: podTemplate, pods: func(name string, c map[string]any) int64 {
@@ -146,12 +151,13 @@ func kubeflow(specs string, workers int64) composite {
 	}
 }
 
-// podsOfJob is how many pods each Job of a replicated job runs at once.
+// podsOfJob returns the number of pods that each Job of a replicated job runs at once.
 func podsOfJob(c map[string]any) int64 {
 	return min(or(1, c, "template", "spec", "parallelism"), or(math.MaxInt32, c, "template", "spec", "completions"))
 }
 
-// podsOfJobSet counts the pods of the Jobs of which all are there, or which ended: the status of a JobSet counts Jobs.
+// podsOfJobSet counts the pods of Jobs that are ready or have ended: the status of a JobSet
+// counts only Jobs.
 func podsOfJobSet(o map[string]any) (n int64) {
 	jobs := list(o, "spec", "replicatedJobs")
 	for _, status := range list(o, "status", "replicatedJobsStatus") {
@@ -165,7 +171,8 @@ func podsOfJobSet(o map[string]any) (n int64) {
 	return n
 }
 
-// or reads a number between 0 and the greatest 32-bit one; what is absent or something else is the default.
+// or returns a number, limited to between 0 and the largest 32-bit integer. An absent or
+// invalid value is byDefault.
 func or(byDefault int64, o map[string]any, path ...string) int64 {
 	n, found, err := unstructured.NestedInt64(o, path...)
 	if !found || err != nil {

@@ -15,12 +15,12 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// maxWhole bounds a status that is reflected whole, in bytes of JSON. Of a larger one the
-// conditions are kept, if they fit.
+// maxWhole limits a status that is reflected as a whole, in bytes of JSON. Of a larger status
+// only the conditions are kept, if they fit.
 const maxWhole = 8 << 10
 
-// builtIn says whether a group is one of Kubernetes' own. The group of a custom resource has a
-// dot in it, and may end in k8s.io too.
+// builtIn reports whether a group belongs to Kubernetes itself. The group of a custom resource
+// contains a dot, and may end in k8s.io too.
 func builtIn(group string) bool {
 	switch group {
 	case "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "authentication.k8s.io",
@@ -32,12 +32,12 @@ func builtIn(group string) bool {
 	return !strings.Contains(group, ".")
 }
 
-// custom is what an object of a kind means that is not in the table: what the conventions
-// say. It has replicas when spec.replicas is a number.
+// custom describes an object of a kind that is not in the table, by the usual conventions. It
+// has replicas if spec.replicas is a number.
 func custom(o *unstructured.Unstructured) kind {
 	k := kind{health: conventionalHealth}
 	if builtIn(o.GroupVersionKind().Group) {
-		return k // its status on the hub is the hub's own
+		return k // the status of such a kind is set by the hub itself
 	}
 	k.whole, k.aggregate = true, aggregateCustom
 	if _, found, err := unstructured.NestedInt64(o.Object, "spec", "replicas"); found && err == nil {
@@ -47,16 +47,17 @@ func custom(o *unstructured.Unstructured) kind {
 	return k
 }
 
-// The conditions by which most kinds say that an object does its job, and those by which it
-// says that it does not.
+// The conditions by which most kinds say that an object works, and those by which they say that
+// it does not.
 var (
 	goodConditions = []string{"Ready", "Available", "Established", "Healthy"}
 	badConditions  = []string{"Stalled", "Reconciling"}
 )
 
-// conventionalHealth reads what most kinds say in their status: the generation that their
-// controller has seen, conditions, and how many replicas serve. Built-in kinds that say none
-// of it do their job by being there. A custom kind that says none of it cannot be judged.
+// conventionalHealth reads what most kinds have in their status: the generation that their
+// controller has seen, conditions, and the number of serving replicas. An object of a built-in
+// kind without any of these is healthy because it exists. A custom kind without any cannot be
+// judged.
 func conventionalHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
 	_, judged, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	if judged && !observed(o) {
@@ -84,8 +85,8 @@ func conventionalHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealt
 	return workv1alpha2.ResourceUnknown
 }
 
-// reflectWhole keeps a status as it is, with the generation of the object that the
-// generations in it are to be compared with.
+// reflectWhole keeps a status as it is, with the generation of the object, with which
+// generations in the status are compared.
 func reflectWhole(k kind, o *unstructured.Unstructured, status map[string]any) {
 	whole, _, err := unstructured.NestedMap(o.Object, "status")
 	if err != nil || len(whole) == 0 {
@@ -114,7 +115,7 @@ func tooLarge(status map[string]any) bool {
 	return err != nil || len(raw) > maxWhole
 }
 
-// Brief returns of a reflected status what a binding of several clusters has room for.
+// Brief returns the part of a reflected status that fits into a binding with several clusters.
 func Brief(status map[string]any) map[string]any {
 	whole, ok := status[keyWhole].(map[string]any)
 	if !ok {
@@ -142,7 +143,7 @@ func Brief(status map[string]any) map[string]any {
 	return status
 }
 
-// theOne makes the status of a template from that of its only copy.
+// theOne returns the status of a template from that of its only copy; false if that has none.
 func (in input) theOne(k kind) (map[string]any, bool) {
 	r := in.reports[0]
 	whole, ok := r.Status[keyWhole].(map[string]any)
@@ -164,7 +165,7 @@ func (in input) theOne(k kind) (map[string]any, bool) {
 	return whole, true
 }
 
-// translate makes of an observedGeneration of the copy's one of the template's.
+// translate replaces an observedGeneration of the copy by one of the template.
 func (in input) translate(r Report, o map[string]any, generation, old int64) {
 	seen, found, err := unstructured.NestedInt64(o, "observedGeneration")
 	switch {
@@ -176,8 +177,8 @@ func (in input) translate(r Report, o map[string]any, generation, old int64) {
 	}
 }
 
-// aggregateCustom sums up the conditions of several copies. What else their statuses say is
-// each cluster's own.
+// aggregateCustom combines the conditions of several copies. All other fields of their statuses
+// belong to each cluster alone.
 func aggregateCustom(in input, status map[string]any) {
 	delete(status, "observedGeneration")
 	if slices.ContainsFunc(in.reports, func(r Report) bool { return number(r.Status, keyWhole, "observedGeneration") != 0 }) {
@@ -187,7 +188,8 @@ func aggregateCustom(in input, status map[string]any) {
 		status["conditions"] = conditions
 	}
 	if Ends(in.template.GroupVersionKind().GroupKind()) && len(in.reports) > 0 {
-		// How its work goes is what everybody looks at: where the clusters agree, the template says so.
+		// Users look first at the state of the work: if all clusters agree, the template has their
+		// phase.
 		phase := text(in.reports[0].Status, keyWhole, "phase")
 		if phase != "" && len(which(in.reports, func(r Report) bool { return text(r.Status, keyWhole, "phase") == phase })) == len(in.reports) {
 			status["phase"] = phase
@@ -195,7 +197,7 @@ func aggregateCustom(in input, status map[string]any) {
 	}
 }
 
-// conditions are those of several copies, each together.
+// conditions returns the combined conditions of several copies.
 func (in input) conditions() (conditions []any) {
 	var types []string
 	for _, r := range in.reports {
@@ -211,8 +213,8 @@ func (in input) conditions() (conditions []any) {
 	return conditions
 }
 
-// together is one condition of several copies. It has their common status. Where they differ,
-// the worse one counts if it is known which that is.
+// together combines one condition of several copies. It has their common status. If they
+// differ, it has the worse status for types for which that is known, and else Unknown.
 func (in input) together(conditionType string) map[string]any {
 	all := make([]map[string]any, len(in.reports))
 	statuses := map[string][]string{}
@@ -241,6 +243,6 @@ func (in input) together(conditionType string) map[string]any {
 		s.message = strings.Join(said, "; ")
 	}
 	c := s.condition(list(in.template.Object, "status", "conditions"), in.now, "lastTransitionTime")
-	c["message"] = s.message // the type that most kinds use demands one
+	c["message"] = s.message // the usual type of conditions requires a message
 	return c
 }

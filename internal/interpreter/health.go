@@ -7,9 +7,9 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Health says whether an object does its job as its spec says. An object that is still
-// on its way there is Unhealthy. Unknown are objects of custom kinds that say nothing of it
-// in a way that is known here.
+// Health reports whether an object works as its spec says. An object that is not there yet is
+// Unhealthy. An object of a custom kind is Unknown if its status does not follow a known
+// convention.
 func Health(o *unstructured.Unstructured) workv1alpha2.ResourceHealth { return kindOf(o).health(o) }
 
 func health(healthy bool) workv1alpha2.ResourceHealth {
@@ -19,19 +19,19 @@ func health(healthy bool) workv1alpha2.ResourceHealth {
 	return workv1alpha2.ResourceUnhealthy
 }
 
-// judge makes a test the health of a kind.
+// judge turns a test into a function that returns the health.
 func judge(healthy func(o *unstructured.Unstructured) bool) func(*unstructured.Unstructured) workv1alpha2.ResourceHealth {
 	return func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth { return health(healthy(o)) }
 }
 
-// observed says whether an object's controller has seen its current spec.
+// observed reports whether the controller of an object has seen its current spec.
 func observed(o *unstructured.Unstructured) bool {
 	return number(o.Object, "status", "observedGeneration") >= o.GetGeneration()
 }
 
 func exists(*unstructured.Unstructured) bool { return true }
 
-// desired is the number of replicas that an object asks for.
+// desired returns the number of replicas that an object requests.
 func desired(o *unstructured.Unstructured) int64 {
 	n, found, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
 	if !found {
@@ -66,7 +66,7 @@ func replicaSetHealthy(o *unstructured.Unstructured) bool {
 	return observed(o) && number(o.Object, "status", "availableReplicas") >= desired(o)
 }
 
-// A Job that still works does its job.
+// jobHealthy: a Job that is still running is healthy.
 func jobHealthy(o *unstructured.Unstructured) bool {
 	return !conditionIs(o, "Failed", corev1.ConditionTrue)
 }
@@ -88,7 +88,7 @@ func claimHealthy(o *unstructured.Unstructured) bool {
 	return text(o.Object, "status", "phase") == string(corev1.ClaimBound)
 }
 
-// A volume does its job while it can be claimed, is claimed, or was: it waits for nothing but somebody's claim.
+// volumeHealthy: a volume is healthy while it can be claimed, is claimed, or was claimed.
 func volumeHealthy(o *unstructured.Unstructured) bool {
 	switch corev1.PersistentVolumePhase(text(o.Object, "status", "phase")) {
 	case corev1.VolumeAvailable, corev1.VolumeBound, corev1.VolumeReleased:
@@ -98,7 +98,8 @@ func volumeHealthy(o *unstructured.Unstructured) bool {
 	return false
 }
 
-// budgetHealth: a budget whose pods are fewer than it is to keep lets none of them be disturbed.
+// budgetHealth: a budget with fewer healthy pods than it requires allows no disruption, and is
+// unhealthy.
 func budgetHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
 	if number(o.Object, "status", "currentHealthy") < number(o.Object, "status", "desiredHealthy") {
 		return workv1alpha2.ResourceUnhealthy
@@ -106,7 +107,8 @@ func budgetHealth(o *unstructured.Unstructured) workv1alpha2.ResourceHealth {
 	return conventionalHealth(o)
 }
 
-// An autoscaler whose target was scaled to zero by someone is switched off, not broken.
+// autoscalerHealthy: an autoscaler whose target was scaled to zero by a user is switched off,
+// not broken.
 func autoscalerHealthy(o *unstructured.Unstructured) bool {
 	active := condition(list(o.Object, "status", "conditions"), "ScalingActive")
 	return !conditionIs(o, "AbleToScale", corev1.ConditionFalse) &&

@@ -1,8 +1,7 @@
-// Package interpreter says what a kind means: how many replicas an object asks for and
-// what each of them requests, whether it is healthy, which part of its status is worth
-// keeping for each cluster, and how those parts add up to the status of its template on
-// the hub. It is pure: objects in, values out. A kind that is not in its table is read
-// by the conventions that most kinds follow.
+// Package interpreter knows what each kind means: how many replicas an object requests and what
+// each of them requires, whether it is healthy, which part of its status is kept for each
+// cluster, and how those parts are combined into the status of its template on the hub. It is
+// pure. A kind that is not in its table is read by the conventions that most kinds follow.
 package interpreter
 
 import (
@@ -12,29 +11,29 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// kind is what one kind means. What is nil or empty the kind does not have.
+// kind describes one kind. A nil or empty field means that the kind does not have it.
 type kind struct {
-	// replicas is the path of the number of replicas; single is true of a kind of which each object is one replica.
+	// replicas is the path of the number of replicas. single is true if each object of the kind is
+	// one replica.
 	replicas []string
 	single   bool
 	health   func(o *unstructured.Unstructured) workv1alpha2.ResourceHealth
-	// counters are the numbers of a workload's status that add up over clusters; those in
-	// always are written even when they are zero, for the API server writes them too. A
-	// kind with counters has an observedGeneration as well.
+	// counters are the numbers of the status that are summed over clusters. Those in always are
+	// written even if they are zero, as the API server writes them too. A kind with counters also
+	// has an observedGeneration.
 	counters, always []string
-	// reflect adds what else is kept of an object's status.
+	// reflect adds other parts of an object's status that are kept.
 	reflect func(o *unstructured.Unstructured, status map[string]any)
-	// whole is true when the status of a template that is placed in one cluster is that of its
-	// copy, all of it but the volatile fields: those that change all the time, or that name
-	// what is not on the hub.
+	// whole is true if a template that is placed in one cluster has the status of its copy. The
+	// volatile fields are left out: they change all the time, or name objects that are not on the
+	// hub.
 	whole    bool
 	volatile []string
-	// aggregate adds what else the clusters' reports say of the template.
+	// aggregate adds what else follows for the template from the reports of the clusters.
 	aggregate func(in input, status map[string]any)
 }
 
-// kindOf is the table. It is by group and kind: what a kind means does not change with
-// its version.
+// kindOf is the table, by group and kind: the meaning of a kind does not depend on its version.
 func kindOf(o *unstructured.Unstructured) kind {
 	switch o.GroupVersionKind().GroupKind().String() {
 	case "Deployment.apps":
@@ -102,7 +101,7 @@ func kindOf(o *unstructured.Unstructured) kind {
 	return custom(o)
 }
 
-// The kinds that keep their replicas, their pods or their ports elsewhere than most.
+// Kinds that are handled specially in several places.
 const (
 	podKind     = "Pod"
 	serviceKind = "Service"
@@ -114,26 +113,26 @@ const (
 	cronJobKind    = "CronJob.batch"
 )
 
-// number reads a number; what is absent or something else is 0.
+// number returns a number; 0 if it is absent or no number.
 func number(o map[string]any, path ...string) int64 {
 	n, _, _ := unstructured.NestedInt64(o, path...)
 	return n
 }
 
-// text reads a string; what is absent or something else is "".
+// text returns a string; "" if it is absent or no string.
 func text(o map[string]any, path ...string) string {
 	s, _, _ := unstructured.NestedString(o, path...)
 	return s
 }
 
-// list reads a list; what is absent or something else is empty. It is not a copy.
+// list returns a list; empty if it is absent or no list. It is not a copy.
 func list(o map[string]any, path ...string) []any {
 	v, _, _ := unstructured.NestedFieldNoCopy(o, path...)
 	l, _ := v.([]any)
 	return l
 }
 
-// condition finds a condition by type in a list of them; nil when there is none.
+// condition returns the condition with a type from a list; nil if there is none.
 func condition(conditions []any, conditionType string) map[string]any {
 	for _, c := range conditions {
 		if c, ok := c.(map[string]any); ok && c["type"] == conditionType {
@@ -143,7 +142,7 @@ func condition(conditions []any, conditionType string) map[string]any {
 	return nil
 }
 
-// conditionIs says whether an object has a condition with that status.
+// conditionIs reports whether an object has a condition with that status.
 func conditionIs(o *unstructured.Unstructured, conditionType string, status corev1.ConditionStatus) bool {
 	return condition(list(o.Object, "status", "conditions"), conditionType)["status"] == string(status)
 }

@@ -15,10 +15,12 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Completions are what falls to a cluster of the completions of a Job whose parallelism is shared out: in proportion
-// to the shares, and so that those of all clusters add up to the Job's. The largest remainders are rounded up, and of equal
-// ones that of the greater share, then that of the first cluster by name. nil: the object has no completions to share out, as
-// one of another kind and a work queue, whose pods know when they are done; or nothing runs.
+// Completions returns the completions of a Job for a cluster if its parallelism is divided: in
+// proportion to the shares, so that those of all clusters add up to those of the Job. The
+// largest remainders are rounded up; of equal ones first that of the larger share, then that of
+// the first cluster by name. The result is nil for other kinds, for a Job without completions,
+// such as a work queue whose pods know when they are done, and if the sum of the shares is 0.
+// It is an error if the cluster has no share.
 func Completions(o *unstructured.Unstructured, shares []workv1alpha2.TargetCluster, cluster string) (*int64, error) {
 	if o.GroupVersionKind().GroupKind().String() != jobKind {
 		return nil, nil //nolint:nilnil // documented
@@ -64,7 +66,7 @@ func parallelism(t workv1alpha2.TargetCluster) int64 {
 	return int64(*t.Replicas)
 }
 
-// SetCompletions sets how many of a Job's pods are to succeed.
+// SetCompletions sets how many pods of a Job have to succeed.
 func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	if err := unstructured.SetNestedField(job.Object, n, "spec", "completions"); err != nil {
 		return fmt.Errorf("set completions of Job %s: %w", job.GetName(), err)
@@ -72,16 +74,13 @@ func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	return nil
 }
 
-// HasCompletions is true of a Job with completions, and FixedCompletions says how many a Job that is in a cluster
-// keeps, since no API server lets them be changed: nil where it does, of an Indexed Job that is to have as many as it runs
-// at once, and where the Job has none.
+// HasCompletions reports whether an object is a Job with completions.
 func HasCompletions(o *unstructured.Unstructured) bool {
 	_, found, err := unstructured.NestedInt64(o.Object, "spec", "completions")
 	return found && err == nil && o.GroupVersionKind().GroupKind().String() == jobKind
 }
 
-// CompletionsOf returns how many completions a Job asks for; nil for a Job that asks for none, and
-// for another kind.
+// CompletionsOf returns the completions of a Job; nil for a Job without, and for other kinds.
 func CompletionsOf(o *unstructured.Unstructured) *int64 {
 	if !HasCompletions(o) {
 		return nil
@@ -89,13 +88,17 @@ func CompletionsOf(o *unstructured.Unstructured) *int64 {
 	return new(number(o.Object, "spec", "completions"))
 }
 
-// Elastic is true of an Indexed Job with as many completions as it runs at once: an API server lets both be changed together.
+// Elastic reports whether an object is an Indexed Job whose completions equal its parallelism:
+// an API server allows both to be changed together.
 func Elastic(o *unstructured.Unstructured) bool {
 	return HasCompletions(o) && text(o.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) &&
 		number(o.Object, "spec", "completions") == number(o.Object, "spec", "parallelism")
 }
 
-// FixedCompletions is documented at HasCompletions.
+// FixedCompletions returns the completions that a Job in a cluster (live) keeps, as no API
+// server allows them to be changed. It is nil if they may be changed, which is so for an
+// Indexed Job whose manifest has as many completions as parallelism, and if either of the two
+// has no completions.
 func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 	if !HasCompletions(manifest) || !HasCompletions(live) ||
 		text(live.Object, "spec", "completionMode") == string(batchv1.IndexedCompletion) && number(manifest.Object, "spec", "completions") == number(manifest.Object, "spec", "parallelism") {
@@ -104,15 +107,16 @@ func FixedCompletions(manifest, live *unstructured.Unstructured) *int64 {
 	return new(number(live.Object, "spec", "completions"))
 }
 
-// aggregateJob adds up a Job. The API server holds the status of a Job to rules: what is
-// finished stays finished, counters do not go back, a start time does not change. So
-// that the hub's status can always be written, a cluster that left, or that runs a Job
-// that was finished elsewhere, does not undo what was reported before.
+// aggregateJob aggregates the status of a Job. The API server enforces rules for it: a finished
+// Job stays finished, counters do not decrease, and a start time does not change. So that the
+// hub's status can always be written, a cluster that left, or that runs a Job that finished
+// elsewhere, does not undo earlier reports.
 //
-// A Job that failed in one cluster will fail: FailureTarget says so at once, and does not go back
-// either. It is Failed once its work has ended in every cluster, as a Job of one cluster is Failed
-// once its last pod has ended: who reads Failed takes it that nothing runs, and the controller of
-// ttlSecondsAfterFinished deletes the template, and with it the copies.
+// A Job that failed in one cluster will fail. FailureTarget says so at once, and does not go
+// back either. The Job is Failed once its work has ended in every cluster, as a Job of one
+// cluster is Failed once its last pod has ended: a client that sees Failed assumes that nothing
+// runs, and the controller of ttlSecondsAfterFinished deletes the template, and with it the
+// copies.
 func aggregateJob(in input, status map[string]any) {
 	t, reports, now := in.template, in.reports, in.now
 	present, _, _ := unstructured.NestedFieldNoCopy(t.Object, "status")
@@ -175,8 +179,8 @@ func aggregateJob(in input, status map[string]any) {
 	}
 }
 
-// failureTarget is the condition that says in which clusters a Job failed; nil where it failed in none. Where the
-// clusters that failed are not among the reports any more, it is the condition that there was.
+// failureTarget returns the condition with the clusters in which a Job failed; nil if it failed
+// in none. If those clusters do not report any more, it returns the existing condition.
 func failureTarget(conditions []any, reports []Report, failed []string, now string) map[string]any {
 	if len(failed) == 0 {
 		if old := condition(conditions, "FailureTarget"); old["status"] == string(corev1.ConditionTrue) {
@@ -194,8 +198,8 @@ func failureTarget(conditions []any, reports []Report, failed []string, now stri
 	return s.condition(conditions, now, "lastProbeTime")
 }
 
-// earliest and latest compare times as the API writes them, RFC 3339 in UTC and whole
-// seconds, which sort as text. They are "" when no cluster reports the time.
+// earliest and latest return the first and last of times in the form of the API: RFC 3339 in
+// UTC with whole seconds, which sorts as text. They return "" if no cluster reports the time.
 func earliest(reports []Report, name string) string {
 	first := ""
 	for _, r := range reports {

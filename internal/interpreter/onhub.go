@@ -8,23 +8,23 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Hub is how the API server of the hub treats what is a template there.
+// Hub describes how the API server of the hub treats objects that are templates.
 type Hub struct {
-	// Embedded is true of Orrery's own API server, on which nothing but Orrery runs.
+	// Embedded is true for Orrery's own API server, on which only Orrery runs.
 	Embedded bool
-	// Webhooks is true when it calls admission webhooks.
+	// Webhooks is true if it calls admission webhooks.
 	Webhooks bool
 }
 
-// Kinds by which an API server is told how to work.
+// Groups of kinds that configure an API server.
 const (
 	admissionGroup = "admissionregistration.k8s.io"
 	flowGroup      = "flowcontrol.apiserver.k8s.io"
 	rbacGroup      = "rbac.authorization.k8s.io"
 )
 
-// OnHub says what a template does on the hub itself, beside being placed: an API server obeys some kinds, also where they are
-// meant for members alone. It is empty for most.
+// OnHub describes the effect of a template on the hub itself, apart from its placement: an API
+// server obeys some kinds even if they are meant for members only. It is "" for most kinds.
 func OnHub(o *unstructured.Unstructured, hub Hub) string {
 	switch kind := o.GroupVersionKind().GroupKind(); kind {
 	case schema.GroupKind{Group: admissionGroup, Kind: "ValidatingAdmissionPolicy"},

@@ -10,8 +10,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Keys of a reflected status that are not fields of the kind's own status. They hold in
-// one word what Aggregate needs of the object's metadata and conditions.
+// Keys of a reflected status that are not fields of the kind's own status. They store, in short
+// form, what Aggregate needs of the metadata and conditions of the object.
 const (
 	keyObserved  = "observed"  // true: the cluster's controller has seen the object's current spec
 	keyAvailable = "available" // true: the Deployment's condition Available is True
@@ -25,9 +25,9 @@ const (
 	keyGeneration = "generation" // of the object, for the generations in its own status
 )
 
-// Reflect returns the part of an object's status that bindings keep for each cluster, in
-// as few bytes as Aggregate can do with: what is zero is left out. It is nil when there
-// is nothing to keep, and shares nothing with the object.
+// Reflect returns the part of an object's status that bindings keep for each cluster, in as few
+// bytes as Aggregate needs: zero values are left out. It is nil if there is nothing to keep,
+// and shares no memory with the object.
 func Reflect(o *unstructured.Unstructured) map[string]any {
 	k := kindOf(o)
 	status := map[string]any{}
@@ -100,7 +100,8 @@ func reflectService(o *unstructured.Unstructured, status map[string]any) {
 	}
 }
 
-// NodePorts are the node ports of a Service of type NodePort by port and protocol, such as 80/TCP; empty for every other object.
+// NodePorts returns the node ports of a Service of type NodePort by port and protocol, such as
+// 80/TCP; nil for all other objects.
 func NodePorts(o *unstructured.Unstructured) map[string]int64 {
 	if o.GroupVersionKind().GroupKind().String() != serviceKind || text(o.Object, "spec", "type") != string(corev1.ServiceTypeNodePort) {
 		return nil
@@ -114,7 +115,7 @@ func NodePorts(o *unstructured.Unstructured) map[string]int64 {
 	return ports
 }
 
-// ReflectedNodePorts are the NodePorts of the object of a reflected status.
+// ReflectedNodePorts returns the NodePorts of the object of a reflected status.
 func ReflectedNodePorts(status map[string]any) map[string]int64 {
 	ports, _ := status[keyNodePorts].(map[string]any)
 	out := make(map[string]int64, len(ports))

@@ -9,8 +9,8 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// Replicas returns how many replicas an object asks for; nil for kinds without. Those of a Job
-// are its parallelism, and a Pod is one.
+// Replicas returns the number of replicas that an object requests; nil for kinds without
+// replicas. It is the parallelism of a Job, and 1 for a Pod.
 func Replicas(o *unstructured.Unstructured) *int32 {
 	k := kindOf(o)
 	if k.single {
@@ -21,15 +21,15 @@ func Replicas(o *unstructured.Unstructured) *int32 {
 	}
 	n, found, _ := unstructured.NestedInt64(o.Object, k.replicas...)
 	if !found {
-		n = 1 // what every such kind defaults to
+		n = 1 // the default of every such kind
 	}
 	return new(int32(n))
 }
 
-// DivisibleBy says whether the replicas of an object can be divided among clusters. Where it
-// has replicas, as far as is known here, that cannot be divided, why says so. A kind whose scale
-// subresource has its replicas elsewhere than in spec.replicas counts as one without: the
-// object does not say so, only its CustomResourceDefinition does.
+// DivisibleBy reports whether the replicas of an object can be divided among clusters. If the
+// object has known replicas that cannot be divided, why says so. A kind with a scale
+// subresource whose replicas are not in spec.replicas counts as one without: only its
+// CustomResourceDefinition has the path.
 func DivisibleBy(o *unstructured.Unstructured) (ok bool, why string) {
 	if k := kindOf(o); k.replicas != nil || k.single {
 		return true, ""
@@ -40,9 +40,10 @@ func DivisibleBy(o *unstructured.Unstructured) (ok bool, why string) {
 	return false, ""
 }
 
-// Availability returns how many replicas an object asks for and how many of them serve. An
-// object of a kind without replicas is one of one, and serves while it is healthy. What cannot
-// be judged serves by being there: otherwise it could never move.
+// Availability returns how many replicas an object requests, and how many of them are
+// available. A Job, and an object of a kind without replicas, counts as one replica, which is
+// available unless it is unhealthy. So an object that cannot be judged is available: otherwise
+// it could never move.
 func Availability(o *unstructured.Unstructured) (asked, available int32) {
 	k := kindOf(o)
 	if k.replicas == nil || len(k.counters) == 0 {
@@ -56,12 +57,12 @@ func Availability(o *unstructured.Unstructured) (asked, available int32) {
 	if !known && Health(o) != workv1alpha2.ResourceUnhealthy {
 		n = int64(asked) // a custom kind that does not count its replicas
 	}
-	// The status may be of a larger spec.
+	// The status may be for a larger spec.
 	return asked, min(asked, int32(n)) //nolint:gosec // the same
 }
 
-// serving is how many replicas of an object with replicas serve, if that is known: the status
-// of a custom kind need not say so.
+// serving returns the number of available replicas of an object. known is false if the status
+// does not show that, as for some custom kinds.
 func serving(k kind, o *unstructured.Unstructured) (n int64, known bool) {
 	if !k.whole {
 		return number(o.Object, "status", "availableReplicas"), len(k.counters) > 0
@@ -74,8 +75,9 @@ func serving(k kind, o *unstructured.Unstructured) (n int64, known bool) {
 	return 0, false
 }
 
-// Pods returns how many pods an object with replicas or components has, whether they are ready or not, as far as
-// its status says: of a Job, and of what has components, those that ended among them. It is 0 where the status does not say.
+// Pods returns the number of pods of an object with replicas or components, ready or not,
+// according to its status. For a Job, and an object with components, it includes the pods that
+// ended. It is 0 if the status does not show it.
 func Pods(o *unstructured.Unstructured) int32 {
 	var n int64
 	k := kindOf(o)
@@ -89,13 +91,14 @@ func Pods(o *unstructured.Unstructured) int32 {
 	case o.GroupVersionKind().GroupKind().String() == jobKind:
 		n = number(o.Object, "status", "active") + number(o.Object, "status", "succeeded") + number(o.Object, "status", "failed")
 	default:
-		n, _ = serving(k, o) // a custom kind may count no others
+		n, _ = serving(k, o) // a custom kind may count only these
 		n = max(n, number(o.Object, "status", "replicas"))
 	}
 	return int32(min(n, math.MaxInt32))
 }
 
-// SetReplicas sets how many replicas an object asks for.
+// SetReplicas sets the number of replicas that an object requests. It fails for a kind without
+// replicas, and for a number other than 1 of a kind whose objects are one replica each.
 func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	k := kindOf(o)
 	path := k.replicas
@@ -113,17 +116,18 @@ func SetReplicas(o *unstructured.Unstructured, n int32) error {
 	return nil
 }
 
-// KeepsReplicas is true of a template with the label resourcetemplate.orrery.dev/retain-replicas: its number of replicas is where a copy begins. Once that
-// is there the number is its cluster's own, for somebody scales it there.
+// KeepsReplicas reports whether a template has the label
+// resourcetemplate.orrery.dev/retain-replicas. Its number of replicas is only the initial one
+// of a copy. Afterwards the number belongs to the cluster, where it is scaled.
 func KeepsReplicas(template *unstructured.Unstructured) bool {
 	return template.GetLabels()[workv1alpha2.RetainReplicasLabel] == "true" && kindOf(template).replicas != nil
 }
 
-// ReplicasField is the path of the number of replicas of an object; nil for kinds without.
+// ReplicasField returns the path of the number of replicas of an object; nil for kinds without.
 func ReplicasField(o *unstructured.Unstructured) []string { return kindOf(o).replicas }
 
-// PodSpec returns where an object keeps the spec of its pods: its own spec for a Pod,
-// else its pod template's. It is not a copy; nil when there is none.
+// PodSpec returns the pod spec of an object: its own spec for a Pod, else that of its pod
+// template. It is not a copy. It is nil if there is none.
 func PodSpec(o *unstructured.Unstructured) map[string]any {
 	path := []string{"spec", "template", "spec"}
 	switch o.GroupVersionKind().GroupKind().String() {
@@ -137,7 +141,7 @@ func PodSpec(o *unstructured.Unstructured) map[string]any {
 	return podSpec(spec)
 }
 
-// podSpec is a spec, if it is one of pods; else nil: it is of something else.
+// podSpec returns a spec if it is one of pods, and else nil.
 func podSpec(spec map[string]any) map[string]any {
 	if _, ok := spec["containers"]; !ok {
 		return nil

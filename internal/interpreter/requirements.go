@@ -11,24 +11,27 @@ import (
 	"k8s.io/component-helpers/resource"
 )
 
-// Requirements are what each replica of an object asks of the cluster that it is to run in.
+// Requirements are what each replica of an object requires of its cluster.
 type Requirements struct {
-	// Requests is what it requests of a node, and Limits what it may use there.
+	// Requests are the resources that it requests of a node, and Limits those that it may use
+	// there.
 	Requests, Limits corev1.ResourceList
-	// NodeSelector and NodeAffinity say which nodes may take it, nil: each; Tolerations, which of their taints it bears.
+	// NodeSelector and NodeAffinity say which nodes are suitable; nil: all. Tolerations are those
+	// for taints of nodes.
 	NodeSelector map[string]string
 	NodeAffinity *corev1.NodeSelector
 	Tolerations  []corev1.Toleration
-	// Kind of the object, Namespace, PriorityClassName and Scopes say in which quotas it counts. Scopes are those that
-	// the pod is in by itself: by its priority class it may be in others.
+	// Kind of the object, Namespace, PriorityClassName and Scopes say for which quotas the replica
+	// counts. Scopes are the quota scopes of the pod itself; its priority class may add others.
 	Kind                         schema.GroupVersionKind
 	Namespace, PriorityClassName string
 	Scopes                       []corev1.ResourceQuotaScope
 }
 
-// RequirementsOf are those of an object's replicas; nil of one without, or whose pod spec is none: no cluster can
-// schedule that either, and its API server says so better than we could. A custom kind that has its pods elsewhere than most
-// requires nothing, as far as is known, and every node may take it.
+// RequirementsOf returns the requirements of the replicas of an object. It is nil for an object
+// without replicas, and for an invalid pod spec: no cluster can schedule that, and the API
+// server reports it better. A custom kind with its pods in an unknown place has no known
+// requirements, and is taken to fit on every node.
 func RequirementsOf(o *unstructured.Unstructured) *Requirements {
 	if Replicas(o) == nil {
 		return nil
@@ -36,7 +39,8 @@ func RequirementsOf(o *unstructured.Unstructured) *Requirements {
 	return requirementsIn(o, PodSpec(o))
 }
 
-// requirementsIn are those of pods of an object with some spec; nil: there is none.
+// requirementsIn returns the requirements of the pods of an object with a pod spec; nil if the
+// spec is invalid.
 func requirementsIn(o *unstructured.Unstructured, spec map[string]any) *Requirements {
 	if spec == nil && !builtIn(o.GroupVersionKind().Group) {
 		return &Requirements{
@@ -52,9 +56,9 @@ func requirementsIn(o *unstructured.Unstructured, spec map[string]any) *Requirem
 	return r
 }
 
-// requirementsOf are those of a pod. It fills in the requests of its containers.
+// requirementsOf returns the requirements of a pod. It sets missing requests of its containers.
 func requirementsOf(pod *corev1.Pod) *Requirements {
-	// The API server does this for pods, but not in the templates of pods.
+	// The API server does this for pods, but not for pod templates.
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			requests := maps.Clone(containers[i].Resources.Limits)
@@ -76,7 +80,8 @@ func requirementsOf(pod *corev1.Pod) *Requirements {
 	return r
 }
 
-// scopes are those of quotas in which a pod is by itself, as Kubernetes' quota controller sees it.
+// scopes returns the quota scopes of a pod itself, as Kubernetes' quota controller determines
+// them.
 func scopes(pod *corev1.PodSpec, r *Requirements) []corev1.ResourceQuotaScope {
 	in := []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating, corev1.ResourceQuotaScopeBestEffort}
 	if pod.ActiveDeadlineSeconds != nil {
@@ -93,7 +98,7 @@ func scopes(pod *corev1.PodSpec, r *Requirements) []corev1.ResourceQuotaScope {
 	return in
 }
 
-// podAffinity are the terms by which a pod is to be near other pods, or away from them.
+// podAffinity returns the terms by which a pod is to be near other pods, or away from them.
 func podAffinity(a *corev1.Affinity) (terms []corev1.PodAffinityTerm) {
 	if a == nil {
 		return nil

@@ -27,8 +27,8 @@ var ending = map[schema.GroupKind]bool{
 	{Group: "velero.io", Kind: "Backup"}:                      true, {Group: "velero.io", Kind: "Restore"}: true,
 }
 
-// Ends is true of kinds whose objects are known to do a piece of work and end. Others may end as well:
-// RunPhase reads that from their status.
+// Ends reports whether objects of a kind are known to do a piece of work and end. Others may
+// end as well: RunPhase reads that from their status.
 func Ends(gk schema.GroupKind) bool {
 	switch gk.String() {
 	case jobKind, podKind:
@@ -37,8 +37,9 @@ func Ends(gk schema.GroupKind) bool {
 	return ending[gk]
 }
 
-// RunPhase is how the work of an object ended: RunComplete or RunFailed, and "" where it has not, or where
-// its kind does not end. A pod that is being deleted has not ended by itself.
+// RunPhase returns how the work of an object ended: RunComplete or RunFailed. It is "" if the
+// work has not ended, or the kind does not end. A pod that is being deleted has not ended by
+// itself.
 func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	gk := o.GroupVersionKind().GroupKind()
 	switch {
@@ -52,7 +53,7 @@ func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	case builtIn(gk.Group):
 		return ""
 	case !ending[gk] && !saysWhenItEnded(o):
-		return "" // Succeeded alone may mean that it is installed
+		return "" // Succeeded alone may mean that something is installed
 	}
 	if p := phaseOfConditions(o); p != "" {
 		return p
@@ -72,10 +73,11 @@ func RunPhase(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	return ""
 }
 
-// Succeeded is how many completions of a Job have succeeded.
+// Succeeded returns how many completions of a Job have succeeded by its status.
 func Succeeded(status map[string]any) int64 { return number(status, "succeeded") }
 
-// phaseNamed reads the word by which kinds say how they ended.
+// phaseNamed returns the phase for the word with which a kind says how an object ended; "" for
+// other words.
 func phaseNamed(word string) workv1alpha2.RunPhase {
 	switch strings.ToLower(word) {
 	case "succeeded", "complete", "completed", "finished":
@@ -86,7 +88,8 @@ func phaseNamed(word string) workv1alpha2.RunPhase {
 	return ""
 }
 
-// phaseOfConditions reads the conditions by which kinds say how they ended.
+// phaseOfConditions returns the phase by the conditions with which kinds say how an object
+// ended; "" if there is none.
 func phaseOfConditions(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 	for _, kind := range []string{"Failed", "Aborted"} {
 		if conditionIs(o, kind, corev1.ConditionTrue) {
@@ -97,14 +100,15 @@ func phaseOfConditions(o *unstructured.Unstructured) workv1alpha2.RunPhase {
 		switch {
 		case conditionIs(o, kind, corev1.ConditionTrue):
 			return workv1alpha2.RunComplete
-		case kind == "Succeeded" && conditionIs(o, kind, corev1.ConditionFalse) && saysWhenItEnded(o): // as Tekton says it
+		// Tekton reports a failure like this.
+		case kind == "Succeeded" && conditionIs(o, kind, corev1.ConditionFalse) && saysWhenItEnded(o):
 			return workv1alpha2.RunFailed
 		}
 	}
 	return ""
 }
 
-// saysWhenItEnded is true of a custom object whose status has the time of its end.
+// saysWhenItEnded reports whether the status of a custom object has the time of its end.
 func saysWhenItEnded(o *unstructured.Unstructured) bool {
 	return slices.ContainsFunc([]string{"completionTime", "completionTimestamp", "finishedAt", "endTime", "terminationTime"}, func(name string) bool {
 		_, err := time.Parse(time.RFC3339, text(o.Object, "status", name))
@@ -112,7 +116,8 @@ func saysWhenItEnded(o *unstructured.Unstructured) bool {
 	})
 }
 
-// EndedStatus is the reflected status of an object that ended and is gone, where nothing more is known of it: what Aggregate needs.
+// EndedStatus returns the reflected status of an object that ended and is gone, if nothing else
+// is known of it: what Aggregate needs. It is nil for kinds other than Job and Pod.
 func EndedStatus(gk schema.GroupKind, phase workv1alpha2.RunPhase, succeeded int64, at time.Time) map[string]any {
 	ended := at.UTC().Format(time.RFC3339)
 	complete := phase == workv1alpha2.RunComplete

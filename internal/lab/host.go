@@ -102,8 +102,8 @@ func (h *Host) RotateHostKey(ctx context.Context) error {
 	return err
 }
 
-// Root is the root of the host's file system, seen from the machine. It is valid while the host is
-// up.
+// Root returns the path of the host's root directory on the machine. It is valid while the host
+// is up.
 func (h *Host) Root() string {
 	return fmt.Sprintf("/proc/%d/root", h.PID())
 }
@@ -173,7 +173,8 @@ func (h *Host) boot(ctx context.Context) error {
 	if h.init != nil {
 		return errors.New("it is up")
 	}
-	if err := emptyDir(filepath.Join(h.dir, "private/tmp")); err != nil { // as systemd-tmpfiles does at boot
+	// systemd-tmpfiles does this at boot.
+	if err := emptyDir(filepath.Join(h.dir, "private/tmp")); err != nil {
 		return err
 	}
 	if err := h.makeGroups(ctx); err != nil {

@@ -204,7 +204,7 @@ func (l *Lab) Mirror() string { return "http://" + l.served.mirrorAddress }
 // upstream name without the registry's host, for example pause:3.10.
 func (l *Lab) Registry() string { return l.served.registryAddress }
 
-// script is the path of the script that runs as PID 1.
+// script returns the path of the script that runs as PID 1.
 func (l *Lab) script() string { return filepath.Join(l.dir, "host.sh") }
 
 func (l *Lab) remains() remains {

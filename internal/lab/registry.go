@@ -54,7 +54,8 @@ func registry(dir string) http.Handler {
 // digests maps the digest of every manifest to its path.
 func digests(dir string) map[string]string {
 	paths := map[string]string{}
-	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error { // what cannot be read is not served
+	// Files that cannot be read are not served.
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && filepath.Base(filepath.Dir(path)) == "manifests" {
 			if content, err := os.ReadFile(path); err == nil {
 				paths[digest(content)] = path

@@ -240,9 +240,9 @@ func (r *run) request(ctx context.Context, c *connection, req node.Request, stre
 	return r.send(ctx, c, req, streams...)
 }
 
-// send sends a request to the agent that a host has, and records its events. An empty request takes
-// or extends the lease of the host; it is sent beside the run, and so must read nothing that a run
-// changes. A StepError from the agent comes before an error of the
+// send sends a request to the agent that a host has, and records its events. An empty request
+// takes or extends the lease of the host. It is sent in parallel to the run, and so must read
+// nothing that a run changes. A StepError from the agent comes before an error of the
 // connection.
 func (r *run) send(ctx context.Context, c *connection, req node.Request, streams ...io.Reader) (err error) {
 	req.Protocol, req.Cluster, req.ClusterID = node.Protocol, r.Cluster, r.state.ID

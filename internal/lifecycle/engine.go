@@ -349,7 +349,7 @@ func (r *run) want(ctx context.Context) error {
 
 func sortedKeys[M ~map[string]V, V any](m M) []string { return slices.Sorted(maps.Keys(m)) }
 
-// attempts is how often a step is tried: 3 by default.
+// attempts returns how often a step is tried: 3 by default.
 func (r *run) attempts() int32 { return cmp.Or(r.op.Spec.Attempts, 3) }
 
 // observeTimeout bounds how long reading the objects of a cluster takes.

@@ -26,12 +26,13 @@ import (
 	"orrery.dev/orrery/internal/lifecycle/plan"
 )
 
-// settleTime is how long a control plane may take to recover after a disturbance. The probes on the
-// host have succeeded by then. An election and the reconnection of API servers to etcd may follow.
+// settleTime returns how long a control plane may take to recover after a disturbance. The
+// probes on the host have succeeded by then. An election and the reconnection of API servers to
+// etcd may follow.
 func (e *Engine) settleTime() time.Duration { return cmp.Or(e.Settle, time.Minute) }
 
-// electionTime is how long an act waits that is refused for a transient reason. An election of etcd
-// takes up to two election timeouts.
+// electionTime returns how long the run waits if an act is refused for a transient reason. An
+// election of etcd takes up to two election timeouts.
 func (r *run) electionTime() time.Duration {
 	election := time.Duration(r.spec.Etcd.ElectionTimeout) * time.Millisecond
 	return min(2*election+etcdTimeout, r.settleTime())
@@ -69,10 +70,10 @@ func (r *run) outages() []string {
 	return outages
 }
 
-// rehearse checks the control plane before a run changes it. It returns the work with mends set
-// where the work only repairs. It returns an error if the safety checks would refuse other work
-// even after these repairs. It asks no host if the control plane is not disturbed or the cluster
-// was never built. An Operation that deletes nodes leaves out the refused work instead.
+// rehearse checks the control plane before a run changes it. It returns the work, and marks
+// work that only repairs. It returns an error if the safety checks would refuse other work even
+// after these repairs. It asks no host if the control plane is not disturbed or the cluster was
+// never built. An Operation that deletes nodes leaves out the refused work instead.
 func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error) {
 	if r.state.Applied == nil || !slices.ContainsFunc(work, func(w hostWork) bool { return w.Restarts.ControlPlane() }) {
 		return work, nil
@@ -106,7 +107,7 @@ func (r *run) rehearse(ctx context.Context, work []hostWork) ([]hostWork, error)
 // errUnsettled means that etcd has no leader, which may change within electionTime.
 var errUnsettled = errors.New("etcd has no leader")
 
-// foresee sets mends on work that only repairs, and simulates the rest in the order of the run. It
+// foresee marks work that only repairs, and simulates the rest in the order of the run. It
 // returns the refused work and the first error.
 func (r *run) foresee(s gate.Snapshot, work []hostWork) (marked, refused []hostWork, first error) {
 	noAPI := !slices.ContainsFunc(s.APIServers, func(p gate.APIServer) bool { return p.Health == gate.Up })

@@ -135,7 +135,7 @@ type foreignDataError struct {
 	uid, want types.UID
 }
 
-// Error says what was found, and what to do.
+// Error returns what was found, and what to do.
 func (e *foreignDataError) Error() string {
 	return fmt.Sprintf("its API server does not read the data of cluster %s: %s; nothing is written to it: see what etcd has there with %q",
 		e.cluster, e.found(), "orrery cluster preflight")

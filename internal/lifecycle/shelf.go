@@ -60,8 +60,8 @@ type storedHost struct {
 	named   bool // the saved state lists the host
 }
 
-// LoadState reads the state of a cluster from a Shelf. It returns nil without an error if there is
-// none. A missing record of a host is no error: the host gets new certificates.
+// LoadState reads the state of a cluster. It returns nil without an error if there is none. A
+// missing record of a host is no error: the host gets new certificates.
 func LoadState(ctx context.Context, shelf Shelf, cluster string) (*State, error) {
 	piece, ok, err := shelf.State(ctx)
 	if err != nil {
@@ -112,9 +112,9 @@ func (s *State) know(records map[string]Piece) {
 }
 
 // SaveState writes what has changed of a state since it was loaded or saved. The first write is
-// that of the state. It fails with ErrStale for all but the process that loaded the newest state,
-// and then nothing is written. No key that a host has is lost, at which write SaveState may be
-// killed:
+// that of the state. It fails with ErrStale for all but the process that loaded the newest
+// state, and then nothing is written. If SaveState is killed at any write, no key that a host
+// has is lost:
 //
 //  1. Records that the saved state does not list are removed. A killed SaveState left them.
 //  2. The state is written before the records. No host has received keys that a record still lacks.
@@ -171,10 +171,10 @@ func (s *State) save(ctx context.Context, shelf Shelf) error {
 	return s.removeHosts(ctx, shelf, gone)
 }
 
-// RemoveState removes a state and the records of its hosts from a Shelf. Like SaveState, it first
-// writes the state. It removes nothing if it did not load the newest state (ErrStale), and other
-// processes cannot save theirs afterwards. The state is removed last, so that no record is left
-// without it.
+// RemoveState removes a state and the records of its hosts. Like SaveState, it first writes the
+// state. It removes nothing if another process has changed the state since it was loaded
+// (ErrStale), and other processes cannot save theirs afterwards. The state is removed last, so
+// that no record is left without it.
 func RemoveState(ctx context.Context, shelf Shelf, s *State) error {
 	if err := s.remove(ctx, shelf); err != nil {
 		return fmt.Errorf("forget cluster %s: %w", s.Cluster, err)

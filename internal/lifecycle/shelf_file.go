@@ -21,7 +21,7 @@ const (
 	hostSuffix = ".json"
 )
 
-// fileShelf is the Shelf of a cluster in Files. The version of a piece is the digest of its
+// fileShelf stores the state of a cluster in Files. The version of a piece is the digest of its
 // content. The caller of a write holds stateLock.
 type fileShelf struct {
 	files   Files

@@ -19,8 +19,8 @@ import (
 	"orrery.dev/orrery/internal/pki"
 )
 
-// State is what must be known of a cluster beside the records on its hosts. It contains keys and is
-// stored as a secret, see Shelf.
+// State has the data about a cluster that the records on its hosts lack. It contains keys and
+// is stored as a secret, see LoadState.
 type State struct {
 	// Cluster is the name of the cluster.
 	Cluster string `json:"cluster"`

@@ -26,7 +26,8 @@ import (
 // kubeconfig, operations/NAME.yaml and logs/NAME/HOST.log. Only the owner can read the files.
 type Files string
 
-// DefaultFiles is the directory $XDG_DATA_HOME/orrery/clusters, by default in ~/.local/share.
+// DefaultFiles returns the directory $XDG_DATA_HOME/orrery/clusters, by default in
+// ~/.local/share.
 func DefaultFiles() Files {
 	base := os.Getenv("XDG_DATA_HOME")
 	if base == "" {

@@ -91,7 +91,8 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 	c := &boundedConn{Conn: conn, claims: b.claims}
 	c.release = func() { c.slot.Release(); connections.Dec() }
-	// The server calls Accept in one goroutine, so drop is called in a later Accept at the earliest.
+	// The server calls Accept in one goroutine, so drop is called in a later Accept at the
+	// earliest.
 	c.slot = b.slots.Take(conn.RemoteAddr().String(), c.drop)
 	connections.Inc()
 	return c, nil

@@ -182,7 +182,7 @@ func (b *browser) close(violation bool, reason string) {
 }
 
 // identityOf returns a key that identifies a user with all groups and extras, and a copy of the
-// user: who may change later.
+// user. who may change later.
 func identityOf(who user.Info) (string, *user.DefaultInfo) {
 	is := &user.DefaultInfo{Name: who.GetName(), UID: who.GetUID(), Groups: slices.Clone(who.GetGroups()), Extra: maps.Clone(who.GetExtra())}
 	name, _ := json.Marshal(is) //nolint:errchkjson // texts

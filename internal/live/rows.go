@@ -48,8 +48,8 @@ type identity struct {
 	deleted          bool
 }
 
-// mostCell is the maximum size of a sent cell, in bytes: nobody reads more, and members may store
-// anything.
+// mostCell is the maximum size of a sent cell, in bytes. Members may store longer values, but
+// users do not read them.
 const mostCell = 4 << 10
 
 // ageing is the column that browsers compute: it changes all the time.

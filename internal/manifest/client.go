@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Object names an object of an API server by the resource that it is an item of.
+// Object names an object of an API server by its resource.
 type Object struct {
 	Resource        schema.GroupVersionResource
 	Namespace, Name string
 }
 
-// String is how users name objects, such as deployments.apps shop/cart.
+// String returns the object as users name it, such as deployments.apps shop/cart.
 func (o Object) String() string {
 	if o.Namespace == "" {
 		return fmt.Sprintf("%s %s", o.Resource.GroupResource(), o.Name)
@@ -31,8 +31,8 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s %s/%s", o.Resource.GroupResource(), o.Namespace, o.Name)
 }
 
-// Named is where the API server has an object: what a mapping of its kind says. The namespace is that of an object that
-// names none.
+// Named returns the name of an object by the mapping of its kind. namespace is used for a
+// namespaced object that names none.
 func Named(o *unstructured.Unstructured, m *meta.RESTMapping, namespace string) Object {
 	named := Object{Resource: m.Resource, Namespace: cmp.Or(o.GetNamespace(), namespace), Name: o.GetName()}
 	if m.Scope.Name() == meta.RESTScopeNameRoot {
@@ -41,8 +41,8 @@ func Named(o *unstructured.Unstructured, m *meta.RESTMapping, namespace string) 
 	return named
 }
 
-// Guessed names an object of a kind whose resource is its plural, as that of each kind of Kubernetes and of Orrery is. An
-// object without a namespace is taken for one of the cluster.
+// Guessed returns the name of an object whose resource is the plural of its kind, as for all
+// kinds of Kubernetes and Orrery. An object without a namespace counts as cluster-scoped.
 func Guessed(o *unstructured.Unstructured) Object {
 	gvr, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
 	return Object{Resource: gvr, Namespace: o.GetNamespace(), Name: o.GetName()}
@@ -67,24 +67,25 @@ func groupPath(gv schema.GroupVersion) []string {
 	return []string{"apis", gv.Group, gv.Version}
 }
 
-// Options of a client.
+// Options are the settings of a Client.
 type Options struct {
-	// FieldManager owns what the client writes.
+	// FieldManager owns the fields that the client writes.
 	FieldManager string
-	// Timeout of one request; none but the context's if it is 0.
+	// Timeout bounds one request; 0: only the context does.
 	Timeout time.Duration
-	// Called is told the verb of each request before it is made; nil if nobody counts.
+	// Called is called with the verb of each request before it is sent. It may be nil.
 	Called func(verb string)
 }
 
-// Client makes the calls to one API server. Unlike the dynamic client it tells an apply that created the object from one
-// that found it, and unlike that of controller-runtime it asks nothing of discovery.
+// Client sends requests to one API server. Unlike the dynamic client it reports whether an
+// apply created the object, and unlike the client of controller-runtime it sends no requests
+// for discovery.
 type Client struct {
 	rest    *rest.RESTClient
 	options Options
 }
 
-// NewClient makes a client.
+// NewClient returns a client for the API server of config.
 func NewClient(config *rest.Config, o Options) (Client, error) {
 	h, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -93,7 +94,7 @@ func NewClient(config *rest.Config, o Options) (Client, error) {
 	return NewClientFor(config, h, o)
 }
 
-// NewClientFor makes a client with the connections of another.
+// NewClientFor returns a client that uses the connections of h.
 func NewClientFor(config *rest.Config, h *http.Client, o Options) (Client, error) {
 	config = rest.CopyConfig(config)
 	config.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion()
@@ -109,13 +110,14 @@ func NewClientFor(config *rest.Config, h *http.Client, o Options) (Client, error
 	return Client{c, o}, nil
 }
 
-// As is a client that writes as another field manager.
+// As returns a client that writes as another field manager.
 func (c Client) As(manager string) Client {
 	c.options.FieldManager = manager
 	return c
 }
 
-// Apply applies a manifest. By force it takes the fields that others own; a dry run changes nothing in the cluster.
+// Apply applies a manifest. created reports whether the object was created. With force it takes
+// fields that others own; with dryRun it changes nothing in the cluster.
 func (c Client) Apply(
 	ctx context.Context, o Object, manifest any, force, dryRun bool,
 ) (applied *unstructured.Unstructured, created bool, err error) {
@@ -135,7 +137,8 @@ func (c Client) Apply(
 	return c.do(ctx, verb, request.AbsPath(o.path()...).Body(body))
 }
 
-// ApplyAll applies objects of kinds that every cluster has, in their order, whoever had their fields before.
+// ApplyAll applies objects of kinds that every cluster has, in order, and takes fields that
+// others own. It stops at the first error.
 func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		at := Guessed(o)
@@ -146,7 +149,7 @@ func (c Client) ApplyAll(ctx context.Context, objects []*unstructured.Unstructur
 	return nil
 }
 
-// Create creates an object; it is an error that it is there already.
+// Create creates an object. It fails if the object exists.
 func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
@@ -158,7 +161,8 @@ func (c Client) Create(ctx context.Context, o Object, manifest any) (*unstructur
 	return created, err
 }
 
-// Replace makes an object what a manifest says that has the resourceVersion of the object; else it is a conflict.
+// Replace replaces an object by a manifest. It fails with a conflict if the manifest has
+// another resourceVersion than the object.
 func (c Client) Replace(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal(manifest)
 	if err != nil {
@@ -169,13 +173,14 @@ func (c Client) Replace(ctx context.Context, o Object, manifest any) (*unstructu
 	return replaced, err
 }
 
-// TryCreate returns what a create of a manifest would make, and changes nothing.
+// TryCreate returns what creating a manifest would give, and changes nothing.
 func (c Client) TryCreate(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	o.Name = ""
 	return c.try(ctx, c.rest.Post(), o, manifest)
 }
 
-// TryReplace returns what an object would be if a manifest replaced it, and changes nothing.
+// TryReplace returns what an object would become if a manifest replaced it, and changes
+// nothing.
 func (c Client) TryReplace(ctx context.Context, o Object, manifest any) (*unstructured.Unstructured, error) {
 	return c.try(ctx, c.rest.Put(), o, manifest)
 }
@@ -190,11 +195,13 @@ func (c Client) try(ctx context.Context, request *rest.Request, o Object, manife
 	return would, err
 }
 
-// SetManagers says who owns which fields of an object that still has a resourceVersion. It changes nothing else.
+// SetManagers sets the managedFields of an object. It changes nothing else, and fails with a
+// conflict if the object has another resourceVersion.
 func (c Client) SetManagers(ctx context.Context, o Object, resourceVersion string, entries []metav1.ManagedFieldsEntry) (*unstructured.Unstructured, error) {
 	body, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": entries},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": resourceVersion}, // else it is a conflict
+		// An object with another resourceVersion is a conflict.
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": resourceVersion},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", o, err)
@@ -210,8 +217,8 @@ func (c Client) Get(ctx context.Context, o Object) (*unstructured.Unstructured, 
 	return found, err
 }
 
-// Mark changes labels and annotations of the object that has that UID, and leaves it otherwise
-// as it is; nil takes one off.
+// Mark changes labels and annotations of the object with this UID, and nothing else. The value
+// nil removes a key.
 func (c Client) Mark(ctx context.Context, o Object, uid types.UID, labels, annotations map[string]any) (*unstructured.Unstructured, error) {
 	metadata := map[string]any{"uid": uid}
 	if len(labels) > 0 {
@@ -229,7 +236,8 @@ func (c Client) Mark(ctx context.Context, o Object, uid types.UID, labels, annot
 	return patched, err
 }
 
-// List reads the metadata of all objects of a type in a namespace; in all of them if it is empty.
+// List reads the metadata of all objects of a type in a namespace; "" stands for all
+// namespaces.
 func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
 	const page = "500"
 	var all []metav1.PartialObjectMetadata
@@ -264,11 +272,12 @@ func (c Client) List(ctx context.Context, gvr schema.GroupVersionResource, names
 	}
 }
 
-// acceptMetadata asks for metadata only.
+// acceptMetadata requests only the metadata of a list.
 const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// Delete deletes the object that fulfils the preconditions. The propagation says what becomes of the objects that it owns; the
-// empty one is Background.
+// Delete deletes the object if it meets the preconditions. propagation says what happens to its
+// dependents; "" is Background. The answer is the object while finalizers hold it, and else a
+// Status.
 func (c Client) Delete(
 	ctx context.Context, o Object, conditions metav1.Preconditions, propagation metav1.DeletionPropagation,
 ) (*unstructured.Unstructured, error) {
@@ -291,7 +300,8 @@ func (c Client) do(ctx context.Context, verb string, request *rest.Request) (*un
 	defer cancel()
 	var code int
 	result := request.SetHeader("Accept", "application/json").Do(ctx).StatusCode(&code)
-	if err := result.Error(); err != nil { // unlike Raw's, it is the API server's own
+	// Unlike the error of Raw, this one is the API server's own.
+	if err := result.Error(); err != nil {
 		return nil, false, err
 	}
 	body, err := result.Raw()

@@ -13,18 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// poll is short because the API server is already doing what is waited for.
+// poll is short because the API server is already preparing the kind.
 const poll = 50 * time.Millisecond
 
-// Definition names a CustomResourceDefinition.
+// Definition returns the name of a CustomResourceDefinition as an Object.
 func Definition(name string) Object {
 	return Object{Resource: apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"), Name: name}
 }
 
-// AwaitServed waits until discovery has the kind that a CustomResourceDefinition defines, which is a moment after it is
-// established: a client that maps kinds to resources earlier would remember that there is none. The definition is as an
-// apply returned it, so that it is read again only if it is new. What the API server fails with is final unless again
-// says otherwise.
+// AwaitServed waits until discovery has the kind of a CustomResourceDefinition, which is a
+// moment after the definition is established. A client that maps kinds to resources earlier
+// would remember that the kind is unknown. applied is the definition as an apply returned it,
+// so that it is read again only if it is new. An error of the API server ends the wait unless
+// again returns true for it.
 func (c Client) AwaitServed(ctx context.Context, applied *unstructured.Unstructured, again func(error) bool) error {
 	name := applied.GetName()
 	why, err := c.unserved(ctx, applied)
@@ -38,7 +39,7 @@ func (c Client) AwaitServed(ctx context.Context, applied *unstructured.Unstructu
 			reason, err = c.unserved(ctx, o)
 		}
 		switch {
-		case ctx.Err() != nil: // the reason from before says more
+		case ctx.Err() != nil: // the earlier reason says more
 		case err == nil && reason == "":
 			return nil
 		case err == nil:
@@ -56,7 +57,7 @@ func (c Client) AwaitServed(ctx context.Context, applied *unstructured.Unstructu
 	}
 }
 
-// unserved is why a kind is not served yet; nothing if it is.
+// unserved returns why a kind is not served yet; "" if it is served.
 func (c Client) unserved(ctx context.Context, o *unstructured.Unstructured) (why string, err error) {
 	var d apiextensionsv1.CustomResourceDefinition
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d); err != nil {
@@ -90,7 +91,7 @@ func (c Client) unserved(ctx context.Context, o *unstructured.Unstructured) (why
 	return "", nil
 }
 
-// serves is true if discovery has a resource.
+// serves reports whether discovery has a resource.
 func (c Client) serves(ctx context.Context, gv schema.GroupVersion, resource string) (bool, error) {
 	answer, _, err := c.do(ctx, "get", c.rest.Get().AbsPath(groupPath(gv)...))
 	if apierrors.IsNotFound(err) {

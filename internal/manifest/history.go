@@ -14,17 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Past is one thing that happened to an object.
+// Past is one event of an object's history.
 type Past struct {
 	Type   watch.EventType
 	Object *unstructured.Unstructured
 }
 
-// historyLasts is how long, in seconds, an API server is given to tell the past of an object.
+// historyLasts is the time, in seconds, for which an API server sends the history of an object.
 const historyLasts = "2"
 
-// History returns what happened to an object after a resourceVersion of its API server. It is not known, and not an error, where the
-// server does not remember that far back.
+// History returns the events of an object after a resourceVersion of its API server. known is
+// false, without an error, if the server's history does not reach back that far.
 func (c Client) History(ctx context.Context, o Object, since string) (past []Past, known bool, err error) {
 	c.options.Called("watch")
 	ctx, cancel := c.bounded(ctx)
@@ -74,7 +74,8 @@ func (c Client) History(ctx context.Context, o Object, since string) (past []Pas
 	}
 }
 
-// forgotten is true of an error that says that a resourceVersion is too old, or of another history.
+// forgotten reports whether an error says that a resourceVersion is too old, or belongs to
+// another history.
 func forgotten(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsGone(err) || apierrors.IsResourceExpired(err) ||

@@ -1,5 +1,6 @@
-// Package manifest is how manifests reach an API server: what their documents say, server-side apply as one field manager,
-// and the kinds that a manifest defines, which are served a moment after they are applied.
+// Package manifest sends manifests to an API server. It reads their documents, applies them by
+// server-side apply as one field manager, and waits for the kinds that they define, which are
+// served a moment after they are applied.
 package manifest
 
 import (
@@ -17,15 +18,16 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Bounds of what is read.
+// Limits for the content of a manifest.
 const (
 	maxDocuments = 5000
-	// maxDocument is more than an API server takes.
+	// maxDocument is more bytes than an API server accepts.
 	maxDocument = 3 << 20
 )
 
-// Parse reads the documents of a manifest. Its author is not trusted: what is not an object with a name is
-// refused, by the number of its document.
+// Parse reads the documents of a manifest. The author of the manifest is not trusted: a
+// document that is not an object with a name is refused, and the error has its number. toJSON
+// converts YAML.
 func Parse(content []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
@@ -48,7 +50,7 @@ func Parse(content []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured
 	}
 }
 
-// parseDocument reads one document: nothing, an object or a list of objects.
+// parseDocument reads one document, which may be empty, an object, or a list of objects.
 func parseDocument(document []byte, toJSON func([]byte) ([]byte, error)) ([]*unstructured.Unstructured, error) {
 	if len(document) > maxDocument {
 		return nil, fmt.Errorf("it has %d bytes, and at most %d are read", len(document), maxDocument)
@@ -85,7 +87,8 @@ func parseDocument(document []byte, toJSON func([]byte) ([]byte, error)) ([]*uns
 	return []*unstructured.Unstructured{o}, checkObject(o)
 }
 
-// checkObject refuses what cannot be applied.
+// checkObject refuses an object that cannot be applied, and removes the fields that only an API
+// server sets.
 func checkObject(o *unstructured.Unstructured) error {
 	switch {
 	case o.GetAPIVersion() == "" || o.GetKind() == "":
@@ -95,7 +98,7 @@ func checkObject(o *unstructured.Unstructured) error {
 	case o.GetName() == "":
 		return fmt.Errorf("%s has no metadata.name", o.GetKind())
 	}
-	// These belong to an API server that the object was once read from.
+	// The object may once have been read from an API server, which set these fields.
 	for _, field := range []string{"resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink"} {
 		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
@@ -103,7 +106,7 @@ func checkObject(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// beginning is the first line of a document.
+// beginning returns the first line of a document, shortened.
 func beginning(document []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(document)), "\n")
 	const most = 60

@@ -1,5 +1,5 @@
-// Package mark reads and writes the marks on copies in members that say where they are from.
-// It is pure. docs/design/0003-spine.md says what each mark is for.
+// Package mark reads and writes the marks on copies in members, which say where a copy comes
+// from. It is pure. docs/design/0003-spine.md describes each mark.
 package mark
 
 import (
@@ -15,23 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Source says what a copy was rendered from, and for which join of its cluster.
+// Source is what a copy was rendered from, and the join of its cluster.
 type Source struct {
-	// Template is the UID of the template, and Generation its generation; 0 for kinds without.
+	// Template is the UID of the template, and Generation its generation; 0 for kinds without
+	// generations.
 	Template   types.UID
 	Generation int64
-	// Epoch counts how often it was confirmed that the hub was restored from a backup.
+	// Epoch is the number of confirmed restores of the hub from a backup.
 	Epoch int64
-	// Version is the template's resourceVersion on the hub; the binding's where the template is gone.
+	// Version is the resourceVersion of the template on the hub, or that of the binding if the
+	// template is gone.
 	Version uint64
-	// Placement is the generation of the binding; 0 where it is not known.
+	// Placement is the generation of the binding; 0 if it is not known.
 	Placement int64
-	// Cluster is the UID of the Cluster object; empty on what was left in a cluster that stayed.
+	// Cluster is the UID of the Cluster object. It is empty on an object that was left in a
+	// cluster that stays joined.
 	Cluster types.UID
 }
 
-// Newer is true when a copy was rendered from what this hub, at the version of other, does not
-// have yet: the hub was restored from a backup since.
+// Newer reports whether a copy was rendered from a state that this hub, at the version of
+// other, does not have yet: then the hub was restored from a backup since.
 func (s Source) Newer(other Source) bool {
 	switch {
 	case s.Template != other.Template:
@@ -43,11 +46,11 @@ func (s Source) Newer(other Source) bool {
 	}
 }
 
-// Key is the hub's secret by which it knows its own marks. A member can replay marks that it
-// was given, but not make one.
+// Key is the secret by which the hub recognizes its own marks. A member can replay marks that
+// it got, but cannot make new ones.
 type Key []byte
 
-// KeySize is how many random bytes a Key has.
+// KeySize is the number of random bytes of a Key.
 const KeySize = 32
 
 // The Secret of the hub that holds its Key, in the namespace of the clusters' credentials.
@@ -58,10 +61,11 @@ const (
 
 var errForged = errors.New("the mark was not made by this hub")
 
-// macLength in characters of five bits: 100 bits.
+// macLength is the number of characters of five bits: 100 bits.
 const macLength = 20
 
-// Sign is the value of work.orrery.dev/source: TEMPLATE-UID.GENERATION.EPOCH:VERSION:PLACEMENT.CLUSTER-UID.MAC.
+// Sign returns the value of work.orrery.dev/source:
+// TEMPLATE-UID.GENERATION.EPOCH:VERSION:PLACEMENT.CLUSTER-UID.MAC.
 func (k Key) Sign(s Source) string {
 	text := fmt.Sprintf("%s.%d.%d:%d:%d.%s", s.Template, s.Generation, s.Epoch, s.Version, s.Placement, s.Cluster)
 	return text + "." + k.mac(text)
@@ -69,11 +73,11 @@ func (k Key) Sign(s Source) string {
 
 func (k Key) mac(text string) string {
 	h := hmac.New(sha256.New, k)
-	_, _ = h.Write([]byte(text)) // a hash takes everything
+	_, _ = h.Write([]byte(text)) // a hash accepts every write
 	return strings.ToLower(base32.StdEncoding.EncodeToString(h.Sum(nil)))[:macLength]
 }
 
-// Verify reads a mark that Sign made with the same key.
+// Verify reads a mark, and fails if Sign did not make it with the same key.
 func (k Key) Verify(value string) (Source, error) {
 	s, err := Parse(value)
 	if err != nil {
@@ -86,7 +90,7 @@ func (k Key) Verify(value string) (Source, error) {
 	return s, nil
 }
 
-// Parse reads a mark without asking who made it.
+// Parse reads a mark without verifying who made it.
 func Parse(value string) (Source, error) {
 	malformed := func(what string) (Source, error) {
 		return Source{}, fmt.Errorf("read the source of a copy: %s in %q", what, value)
@@ -100,7 +104,8 @@ func Parse(value string) (Source, error) {
 		return malformed("no generation")
 	}
 	numbers := strings.Split(parts[2], ":")
-	if len(numbers) == 2 { // an earlier version wrote no placement; what it marked is ours all the same
+	// An earlier version wrote no placement. Its marks are valid all the same.
+	if len(numbers) == 2 {
 		numbers = append(numbers, "0")
 	}
 	if len(numbers) != 3 {
@@ -124,16 +129,17 @@ func Parse(value string) (Source, error) {
 	}, nil
 }
 
-// Orphan is what orphaning leaves on an object.
+// Orphan is the mark that stays on an object which became an orphan.
 type Orphan struct {
-	Hub      string    // the hub's id
-	Template types.UID // empty on a namespace that the hub made
-	Source   string    // as work.orrery.dev/source had it, signed; empty where that was not this hub's
-	Origin   string    // as work.orrery.dev/origin had it
+	Hub      string    // the ID of the hub
+	Template types.UID // empty on a namespace that the hub created
+	// Source is the signed value of work.orrery.dev/source; empty if this hub did not sign it.
+	Source string
+	Origin string // the value of work.orrery.dev/origin
 }
 
-// String is the value of work.orrery.dev/orphan: HUB-ID/SOURCE, or HUB-ID/TEMPLATE-UID where
-// there is no source, and /ORIGIN if there is one.
+// String returns the value of work.orrery.dev/orphan: HUB-ID/SOURCE, or HUB-ID/TEMPLATE-UID
+// without a source, followed by /ORIGIN if there is an origin.
 func (o Orphan) String() string {
 	value := o.Hub + "/" + cmp.Or(o.Source, string(o.Template))
 	if o.Origin != "" {
@@ -142,7 +148,7 @@ func (o Orphan) String() string {
 	return value
 }
 
-// ParseOrphan reads the value of work.orrery.dev/orphan; false when it is none.
+// ParseOrphan reads a value of work.orrery.dev/orphan; false if it is invalid.
 func ParseOrphan(value string) (Orphan, bool) {
 	parts := strings.Split(value, "/")
 	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" {

@@ -23,35 +23,38 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// What a join makes in a cluster, so that the hub need not keep the credentials of a person.
+// Objects that a join creates in a cluster, so that the hub need not keep the credentials of a
+// person.
 const (
 	// AccountNamespace and AccountName are those of the hub's ServiceAccount in a member.
 	AccountNamespace = "orrery-system"
 	AccountName      = "orrery"
-	// AccountBinding is the ClusterRoleBinding of that account to cluster-admin. It owns the account: whoever deletes the
-	// binding has the cluster's garbage collector delete the account with it, which the account could not do itself, for
-	// without the binding it has no rights.
+	// AccountBinding is the ClusterRoleBinding of that account to cluster-admin. It owns the
+	// account, so the garbage collector of the cluster deletes the account after the binding. The
+	// account could not be deleted with its own token, because it has no rights without the
+	// binding.
 	AccountBinding = "orrery:hub"
-	// accountUser is the name of the account's user, and hubAccount that of the account in messages.
+	// accountUser names the account in grants, and hubAccount in messages.
 	accountUser = AccountNamespace + "/" + AccountName
 	hubAccount  = "ServiceAccount " + accountUser
-	// annotationUsedBy begins the annotation of the binding for each hub that uses it, followed by the hub's id. Its value
-	// is the cluster's name there.
+	// annotationUsedBy is the prefix of the binding's annotation for each hub that uses it,
+	// followed by the hub's ID. The value is the cluster's name on that hub.
 	annotationUsedBy = "cluster.orrery.dev/hub-"
-	// tokenLife is what the hub asks for. A cluster may grant less.
+	// tokenLife is the requested life of a token. A cluster may grant less.
 	tokenLife = 30 * 24 * time.Hour
-	// rightsLook is the time between two looks whether a new binding is in force: API servers learn of it by a watch.
+	// rightsLook is the time between two checks whether a new binding is in force. API servers
+	// learn of it by a watch.
 	rightsLook = 100 * time.Millisecond
 )
 
-// accounts are clients of a cluster for what the hub's account there consists of.
+// accounts has clients for the objects of the hub's account in a cluster.
 type accounts struct {
 	namespaces corev1client.NamespaceInterface
 	accounts   corev1client.ServiceAccountInterface
 	bindings   rbacv1client.ClusterRoleBindingInterface
 }
 
-// newAccounts makes clients that wait so long for each answer.
+// newAccounts returns clients that wait up to patience for each answer.
 func newAccounts(rt http.RoundTripper, c *connection, patience time.Duration) (*accounts, error) {
 	core, err := corev1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: rt, Timeout: patience})
 	if err != nil {
@@ -64,7 +67,7 @@ func newAccounts(rt http.RoundTripper, c *connection, patience time.Duration) (*
 	return &accounts{namespaces: core.Namespaces(), accounts: core.ServiceAccounts(AccountNamespace), bindings: bindings}, nil
 }
 
-// foreignError is what somebody else made under a name that the hub needs.
+// foreignError means that another program owns an object with a name that the hub needs.
 type foreignError struct{ what string }
 
 // Error implements error.
@@ -74,8 +77,8 @@ func (e *foreignError) Error() string {
 
 func ours(o metav1.Object) bool { return o.GetLabels()[managedByLabel] == managedByUs }
 
-// ensure makes what is missing of the account. It can be repeated. added is true if the binding did not say that this hub uses
-// it: then remove undoes what ensure did.
+// ensure creates the missing objects of the account. It is idempotent. added is true if the
+// binding did not name this hub before. In that case remove reverts ensure.
 func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added bool, err error) {
 	labels := map[string]string{managedByLabel: managedByUs}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: AccountNamespace, Labels: labels}}
@@ -89,7 +92,7 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 	case err != nil:
 		return false, fmt.Errorf("get %s: %w", hubAccount, err)
 	case !ours(existing):
-		// Programs of somebody else may run as it, which would become administrators.
+		// Other programs may use it. They would become administrators.
 		return false, &foreignError{what: hubAccount}
 	}
 	binding, added, err := a.bind(ctx, hubID, cluster)
@@ -98,7 +101,8 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 	}
 	owner := metav1.OwnerReference{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding", Name: binding.Name, UID: binding.UID}
 	if existing != nil && len(existing.OwnerReferences) > 0 && existing.OwnerReferences[0].UID != binding.UID {
-		// The garbage collector is about to delete it with a binding that is gone.
+		// The garbage collector will delete it, because its owner, an earlier binding, was
+		// deleted.
 		uid := metav1.NewUIDPreconditions(string(existing.UID))
 		if err := a.accounts.Delete(ctx, AccountName, metav1.DeleteOptions{Preconditions: uid}); err != nil && !apierrors.IsNotFound(err) {
 			return added, fmt.Errorf("delete %s, which a deleted binding left: %w", hubAccount, err)
@@ -117,7 +121,7 @@ func (a *accounts) ensure(ctx context.Context, hubID, cluster string) (added boo
 	return added, nil
 }
 
-// bind makes the binding of the account, or says in it that this hub uses it, too.
+// bind creates the binding of the account, or adds this hub to it.
 func (a *accounts) bind(ctx context.Context, hubID, cluster string) (_ *rbacv1.ClusterRoleBinding, added bool, err error) {
 	used := annotationUsedBy + hubID
 	wanted := &rbacv1.ClusterRoleBinding{
@@ -162,8 +166,9 @@ func (a *accounts) bind(ctx context.Context, hubID, cluster string) (_ *rbacv1.C
 	}
 }
 
-// remove takes this hub's account out of a cluster, or, with metav1.DeletePropagationOrphan, its rights alone. What other hubs use stays, and
-// so does what is not ours. One call takes all of it, so that there is no half: see AccountBinding.
+// remove deletes this hub's account from a cluster, or only its rights with
+// metav1.DeletePropagationOrphan. It keeps an account that other hubs use, or that is not
+// Orrery's. A single call deletes everything, so that no part is left: see AccountBinding.
 func (a *accounts) remove(ctx context.Context, hubID string, account metav1.DeletionPropagation) error {
 	used := annotationUsedBy + hubID
 	for {
@@ -197,7 +202,7 @@ func (a *accounts) remove(ctx context.Context, hubID string, account metav1.Dele
 	}
 }
 
-// token asks for a token of the account. now is the hub's time.
+// token requests a token of the account. now is the hub's time.
 func (a *accounts) token(ctx context.Context, now time.Time) (*credential, error) {
 	asked, err := a.accounts.CreateToken(ctx, AccountName, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenLife / time.Second))},
@@ -211,8 +216,9 @@ func (a *accounts) token(ctx context.Context, now time.Time) (*credential, error
 	return newCredential(asked.Status.Token, now, *asked.Spec.ExpirationSeconds), nil
 }
 
-// openAccount makes the hub's account in a cluster that may be joined, and returns the Secret with a token of it in the place of the
-// kubeconfig's credentials. The token has been tried. undo takes back what was made, for a join that is refused later.
+// openAccount creates the hub's account in a cluster that may be joined. It returns a Secret with
+// a tested token of the account instead of the kubeconfig's credentials. undo reverts that, for a
+// join that is refused later.
 func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv1alpha1.Cluster, kubeconfig *corev1.Secret) (_ *corev1.Secret, undo func(), err error) {
 	const wayOut = "or keep the credentials of the kubeconfig with --keep-credentials"
 	endpoint := Redacted(cluster.Spec.APIEndpoint)
@@ -224,7 +230,8 @@ func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv
 	if err != nil {
 		return nil, nil, refuse(ReasonKubeconfigInvalid, "kubeconfig: %w", err)
 	}
-	// Each request dials: one that is sent on a connection which is being closed fails, and would not be sent again.
+	// Each request dials, because a request on a connection that is being closed would fail
+	// without a retry.
 	a, err := newAccounts(c.fresh, c, checkTimeout)
 	if err != nil {
 		return nil, nil, err
@@ -269,7 +276,8 @@ func openAccount(ctx context.Context, dial Dial, hubID string, cluster *clusterv
 	return secret, undo, nil
 }
 
-// tryNew asks a cluster with new credentials all that a join asks it. The rights of a new binding may be in force a moment later.
+// tryNew makes all checks of a join with new credentials. It retries while rights are missing,
+// because a new binding may take effect a moment later.
 func tryNew(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, rightsLook, checkTimeout, true, func(ctx context.Context) (bool, error) {
@@ -288,7 +296,7 @@ func tryNew(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, se
 	return err
 }
 
-// reasonOfJoin is the reason of a join that is refused.
+// reasonOfJoin returns the reason of a refused join; "": err is another error, or nil.
 func reasonOfJoin(err error) string {
 	if refused, ok := errors.AsType[*JoinError](err); ok {
 		return refused.Reason
@@ -296,8 +304,8 @@ func reasonOfJoin(err error) string {
 	return ""
 }
 
-// closeAccount takes the hub's account out of a cluster that has left, as the last thing that is done there. It holds nobody up for
-// longer than checkTimeout: what stays is named in an Event.
+// closeAccount deletes the hub's account from a cluster that has left, as the last step there. It
+// takes at most checkTimeout. An Event reports what could not be deleted.
 func (c *clusters) closeAccount(ctx context.Context, o *clusterv1alpha1.Cluster) {
 	m, ok := c.registry.Member(o.Name)
 	if !ok || m.Cluster().UID != o.UID || o.Spec.SyncMode != clusterv1alpha1.Push {
@@ -322,7 +330,8 @@ func (c *clusters) closeAccount(ctx context.Context, o *clusterv1alpha1.Cluster)
 	}
 	err = wait.PollUntilContextTimeout(ctx, time.Second, checkTimeout, true, func(ctx context.Context) (bool, error) {
 		err = a.remove(ctx, c.registry.options.HubID, metav1.DeletePropagationBackground)
-		// An account without rights has lost them with the binding: a run before this one was cut off behind that.
+		// An account without rights lost them with the binding, in an earlier run that was
+		// interrupted after that.
 		lost := apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 		return err == nil || lost, nil
 	})
@@ -331,8 +340,9 @@ func (c *clusters) closeAccount(ctx context.Context, o *clusterv1alpha1.Cluster)
 	}
 }
 
-// leaveAccount takes away the rights that a join by kubeconfig gave the hub's account in a cluster that an agent is taking over: what the hub
-// may do there is for the agent's manifest to say. The account itself is the agent's, too.
+// leaveAccount removes the rights that a join by kubeconfig gave the hub's account, in a cluster
+// that an agent is taking over. From then on the agent's manifest defines the hub's rights there.
+// The account itself stays, since the agent uses it.
 func (r *Registry) leaveAccount(ctx context.Context, proposed *clusterv1alpha1.Cluster, next *candidate) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -344,7 +354,7 @@ func (r *Registry) leaveAccount(ctx context.Context, proposed *clusterv1alpha1.C
 			err = a.remove(ctx, r.options.HubID, metav1.DeletePropagationOrphan)
 		}
 	}
-	// Who may not do it has lost the rights already, or never had them.
+	// Without the permission, the hub has lost the rights already, or never had them.
 	if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 		const stays = "the hub may do more in the cluster than its agent's profile says: there, run kubectl delete clusterrolebinding " + AccountBinding + " --cascade=orphan"
 		ctrl.LoggerFrom(ctx).Info(stays, "cluster", proposed.Name, "cause", err.Error())

@@ -17,45 +17,46 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// managedBy marks what is ours in a member beside what is placed there.
+// Label of the objects that Orrery creates in a member, besides placed ones.
 const (
 	managedByLabel = "app.kubernetes.io/managed-by"
 	managedByUs    = "orrery"
 )
 
-// admins says what came of giving the hub's administrators their rights in a cluster.
+// admins is the result of binding the hub's administrators in a cluster.
 type admins struct {
 	asked   bool
-	problem string // why they have none
+	problem string // why they have no rights
 }
 
-// welcomesAdmins is true of a cluster in which the hub may bind its administrators, who come in their own name.
+// welcomesAdmins reports whether the hub may bind its administrators in the cluster, where they
+// act in their own name.
 func welcomesAdmins(spec *clusterv1alpha1.ClusterSpec) bool {
 	return spec.Profile() == clusterv1alpha1.AgentProfileAll
 }
 
-// welcomeAdmins binds the hub's administrators in a cluster that is a member, once for each connection: one that joined before
-// gets the binding, too, and so does one that lost it.
+// welcomeAdmins binds the hub's administrators in a member, once for each connection. So a
+// cluster that joined earlier gets the binding, too, and one that lost it gets it again.
 func (m *Member) welcomeAdmins(ctx context.Context, rt http.RoundTripper, c *connection, found *contact) {
 	again := c.admins.problem != "" && time.Since(c.adminsTried) > m.registry.options.DiscoveryInterval
 	if found.id != "" && c.welcomes && m.isMember(found.id) && (!c.admins.asked || again) {
 		c.admins, c.adminsTried = admins{asked: true}, time.Now()
 		if err := bindAdmins(ctx, m.registry.options.Fence(rt), c, m.registry.options.ProbeTimeout); err != nil {
-			c.admins.problem = err.Error() // it is a member nevertheless
+			c.admins.problem = err.Error() // it stays a member
 		}
 	}
 	found.admins = c.admins
 }
 
-// isMember is true if the cluster of that id was let in, and is not leaving.
+// isMember reports whether the cluster with this ID has joined and is not being deleted.
 func (m *Member) isMember(id string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return (m.accepted == id || m.cluster.Status.ID == id) && m.cluster.DeletionTimestamp.IsZero()
 }
 
-// bindAdmins makes the binding of the hub's administrators. One that is there is left as it is: the cluster's own
-// administrators may have taken the subjects out of it.
+// bindAdmins creates the binding of the hub's administrators. An existing one is not changed,
+// since the cluster's own administrators may have removed its subjects.
 func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
 	bindings, err := roleBindings(rt, c, patience)
 	if err != nil {
@@ -74,7 +75,8 @@ func bindAdmins(ctx context.Context, rt http.RoundTripper, c *connection, patien
 	return nil
 }
 
-// roleBindings is a client of the cluster's ClusterRoleBindings, which waits so long for each answer.
+// roleBindings returns a client for the cluster's ClusterRoleBindings, which waits up to patience
+// for each answer.
 func roleBindings(rt http.RoundTripper, c *connection, patience time.Duration) (rbacv1client.ClusterRoleBindingInterface, error) {
 	rbac, err := rbacv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: rt, Timeout: patience})
 	if err != nil {
@@ -83,7 +85,8 @@ func roleBindings(rt http.RoundTripper, c *connection, patience time.Duration) (
 	return rbac.ClusterRoleBindings(), nil
 }
 
-// dismissAdmins takes the binding of the hub's administrators out of a cluster that leaves. It holds nobody up.
+// dismissAdmins deletes the binding of the hub's administrators from a cluster that leaves. A
+// failure is only logged, so that it does not delay the departure.
 func dismissAdmins(ctx context.Context, m *Member) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

@@ -18,7 +18,8 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	if err := c.decide(o, m, found); err != nil {
 		return err
 	}
-	// From here on things are done in the cluster: a Cluster that is deleted now has it cleaned up.
+	// From here on the hub changes objects in the cluster. If the Cluster is deleted now, it must
+	// be cleaned up.
 	o.Status.ID, o.Status.KubernetesVersion = found.id, found.version
 	if o.DeletionTimestamp.IsZero() && welcomesAdmins(&o.Spec) && !found.admins.asked && !meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionJoined) {
 		nudge(m.kick)
@@ -30,9 +31,10 @@ func (c *clusters) join(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	return nil
 }
 
-// decide lets the cluster that answers in, or says why not.
+// decide admits the cluster that answers, or returns why it must not be used.
 func (c *clusters) decide(o *clusterv1alpha1.Cluster, m *Member, found contact) error {
-	// One at a time, or two names of one cluster could both be let in. Whoever is told of it does not hold up the others.
+	// The lock prevents two Clusters for one cluster from both being admitted. It is released
+	// before subscribers are notified, so that they do not delay others.
 	c.admission.Lock()
 	err := c.admit(o, found)
 	accepted := found.id
@@ -47,7 +49,7 @@ func (c *clusters) decide(o *clusterv1alpha1.Cluster, m *Member, found contact) 
 	return err
 }
 
-// admit says why the cluster that answers is not to be worked with.
+// admit returns why the cluster that answers must not be used; nil: it is admitted.
 func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	switch {
 	case found.proxied:
@@ -75,8 +77,8 @@ func (c *clusters) admit(o *clusterv1alpha1.Cluster, found contact) error {
 	return nil
 }
 
-// precedes is true if the member is the cluster of that id and has a better claim to be
-// than o: it is joined and o is not, or it is the older one.
+// precedes reports whether the member is the cluster with that ID and takes precedence over o:
+// the member is joined and o is not, or it is older.
 func (m *Member) precedes(o *clusterv1alpha1.Cluster, id string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

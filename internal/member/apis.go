@@ -26,42 +26,42 @@ type API struct {
 	Subresources []string
 	// Preferred is true in the version of the resource that the cluster prefers.
 	Preferred bool
-	// Stale is true while the cluster cannot say whether it still serves the type: this
-	// is what was last known.
+	// Stale is true while the cluster cannot tell whether it still serves the type. The rest is
+	// then the last known state.
 	Stale bool
-	// Within are the namespaces that alone the hub may read it in; nil: it may read all of it.
+	// Within are the only namespaces in which the hub may read the type; nil: all.
 	Within []string
 }
 
-// GroupVersionResource of the API.
+// GroupVersionResource returns that of the API.
 func (a API) GroupVersionResource() schema.GroupVersionResource {
 	return a.GroupVersionKind.GroupVersion().WithResource(a.Resource)
 }
 
-// Readable says whether the hub may read any of it.
+// Readable reports whether the hub may read objects of the type in any namespace.
 func (a API) Readable() bool { return a.Within == nil || len(a.Within) > 0 }
 
-// HoldsCopies reports whether copies of the type can be in the cluster: the hub makes a copy only
-// after it has listed and watched the type there. The verb delete says nothing: the hub does not
-// ask for it before it makes a copy.
+// HoldsCopies reports whether the cluster can have copies of the type: the hub creates a copy
+// only after it has listed and watched the type there. The verb delete does not matter, since the
+// hub does not need it to create a copy.
 func (a API) HoldsCopies() bool {
 	return slices.Contains(a.Verbs, "list") && slices.Contains(a.Verbs, "watch")
 }
 
-// APIs is a snapshot of what a cluster serves. The zero value knows nothing.
+// APIs is a snapshot of the types that a cluster serves. The zero value is unknown.
 type APIs struct {
 	all         []API
 	kinds       map[schema.GroupVersionKind]int
 	resources   map[schema.GroupVersionResource]int
 	hash        string
-	fingerprint [sha256.Size]byte     // of everything, staleness too
-	known       bool                  // the list was read: a group that it does not name is not served
+	fingerprint [sha256.Size]byte     // of everything, including staleness
+	known       bool                  // the list was read: groups that it lacks are not served
 	stale       []schema.GroupVersion // versions that do not answer, such as metrics.k8s.io/v1beta1
-	failure     string                // why the list as a whole is not trusted; "": it is
+	failure     string                // why the whole list may be incomplete; "": it is complete
 }
 
-// newAPIs makes a snapshot. stale are the versions that do not answer; failure, unless it is
-// "", is why the list as a whole is not trusted.
+// newAPIs returns a snapshot. stale are the versions that do not answer. failure is why the whole
+// list may be incomplete; "": it is complete.
 func newAPIs(all []API, stale []schema.GroupVersion, failure string) *APIs {
 	slices.SortFunc(all, func(a, b API) int {
 		return cmp.Or(
@@ -93,18 +93,18 @@ func newAPIs(all []API, stale []schema.GroupVersion, failure string) *APIs {
 	return a
 }
 
-// incomplete is the same list, not trusted to be whole.
+// incomplete returns the same list, marked as possibly incomplete.
 func (a *APIs) incomplete(cause string) *APIs {
 	return newAPIs(slices.Clone(a.all), slices.Clone(a.stale), cause)
 }
 
-// Kind says whether the cluster serves a kind, and how.
+// Kind returns the type of a kind, and whether the cluster serves it.
 func (a *APIs) Kind(gvk schema.GroupVersionKind) (API, presence.Presence) {
 	i, ok := a.kinds[gvk]
 	return a.at(i, ok, gvk.Group)
 }
 
-// Resource says whether the cluster serves a resource, and how.
+// Resource returns the type of a resource, and whether the cluster serves it.
 func (a *APIs) Resource(gvr schema.GroupVersionResource) (API, presence.Presence) {
 	i, ok := a.resources[gvr]
 	return a.at(i, ok, gvr.Group)
@@ -123,24 +123,25 @@ func (a *APIs) at(i int, ok bool, group string) (API, presence.Presence) {
 	}
 }
 
-// All types, by group, version and resource. The slice is shared: do not change it.
+// All returns all types, sorted by group, version and resource. The slice is shared: do not
+// change it.
 func (a *APIs) All() []API { return a.all }
 
-// Hash of the list: it changes when and only when the list does.
+// Hash returns a hash of the types, their scopes and verbs. It does not depend on staleness.
 func (a *APIs) Hash() string { return a.hash }
 
-// Complete is false while some aggregated API of the cluster does not answer, or all of it.
+// Complete reports whether all APIs of the cluster, including aggregated ones, are known.
 func (a *APIs) Complete() bool { return a.known && a.failure == "" && len(a.stale) == 0 }
 
-// CompleteIn says whether every type of a group is known: one that is not listed is not
-// served, whatever other groups do.
+// CompleteIn reports whether every type of a group is known: types that are not listed are not
+// served. Other groups do not matter.
 func (a *APIs) CompleteIn(group string) bool {
 	return a.known && a.failure == "" && !slices.ContainsFunc(a.stale, func(gv schema.GroupVersion) bool { return gv.Group == group })
 }
 
-// Unsure names what does not answer and may serve a type of which something is true: versions
-// that served such a type when they last answered, and those of which nothing is known. It is empty
-// when every such type is known.
+// Unsure returns the names of versions that do not answer and may serve a type that satisfies the
+// predicate: versions that served such a type when they last answered, and versions without known
+// types. It is empty if every such type is known.
 func (a *APIs) Unsure(of func(API) bool) string {
 	if !a.known || a.failure != "" {
 		return cmp.Or(a.unanswered(), "its API list was not read yet")
@@ -160,7 +161,8 @@ func (a *APIs) Unsure(of func(API) bool) string {
 	return strings.Join(names, ", ")
 }
 
-// Silent says which versions of a group do not answer; empty: all do, or that is not known.
+// Silent returns a message with the versions of a group that do not answer; "": all answer, or
+// that is unknown.
 func (a *APIs) Silent(group string) string {
 	var names []string
 	for _, gv := range a.stale {
@@ -174,7 +176,7 @@ func (a *APIs) Silent(group string) string {
 	return "these do not answer: " + strings.Join(names, ", ")
 }
 
-// unanswered names what does not answer.
+// unanswered returns the names of the versions that do not answer, and the failure.
 func (a *APIs) unanswered() string {
 	names := make([]string, 0, len(a.stale)+1)
 	for _, gv := range a.stale {

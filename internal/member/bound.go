@@ -18,7 +18,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// annotationBound, on the namespace of credentials, says that those of hubs from before Secrets were bound have been.
+// annotationBound on the namespace of credentials means that the Secrets of versions without
+// bindings were bound.
 const annotationBound = "cluster.orrery.dev/secrets-bound"
 
 // problem is why a cluster is not dialled, with the reason of the condition Reachable.
@@ -33,7 +34,7 @@ func (p *problem) Error() string { return p.err.Error() }
 // Unwrap returns the cause.
 func (p *problem) Unwrap() error { return p.err }
 
-// reasonOf is the reason of the condition Reachable for what keeps a cluster from being dialled.
+// reasonOf returns the reason of the condition Reachable for an error that prevents dialling.
 func reasonOf(err error) string {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p.reason
@@ -45,7 +46,8 @@ func notBound(format string, args ...any) error {
 	return &problem{reason: clusterv1alpha1.ReasonSecretNotBound, err: fmt.Errorf(format, args...)}
 }
 
-// address is where and how a cluster is dialled, as its Secrets' annotation says it.
+// address returns the address of a cluster with all connection settings, for the annotation of
+// its Secrets.
 func address(spec *clusterv1alpha1.ClusterSpec) string {
 	parts := []string{spec.APIEndpoint}
 	if spec.TLSServerName != "" {
@@ -66,16 +68,16 @@ func address(spec *clusterv1alpha1.ClusterSpec) string {
 	return strings.Join(parts, " ")
 }
 
-// byAgent is in the address of a Cluster that an agent dials.
+// byAgent is part of the address of a Cluster that is reached through an agent.
 const byAgent = "syncMode=" + string(clusterv1alpha1.Pull)
 
-// boundToAgent is true of a Secret whose credentials came from an agent.
+// boundToAgent reports whether the credentials of a Secret came from an agent.
 func boundToAgent(secret *corev1.Secret) bool {
 	return slices.Contains(strings.Fields(secret.Annotations[clusterv1alpha1.AnnotationForAddress]), byAgent)
 }
 
-// bind makes a Secret usable by a Cluster at its address, and by nothing else. The authority that the server's certificate is
-// held against needs no mention: it is in the Secret.
+// bind allows a Secret to be used by a Cluster at its address only. The certificate authority of
+// the server need not be part of that, since it is in the Secret.
 func bind(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) {
 	if secret.Annotations == nil {
 		secret.Annotations = map[string]string{}
@@ -84,14 +86,14 @@ func bind(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) {
 	secret.Annotations[clusterv1alpha1.AnnotationForAddress] = address(&cluster.Spec)
 }
 
-// isOthers is true for a Secret with credentials of another Cluster.
+// isOthers reports whether a Secret has credentials of another Cluster.
 func isOthers(secret *corev1.Secret, cluster string) bool {
 	owner := secret.Annotations[clusterv1alpha1.AnnotationForCluster]
 	return owner != "" && owner != cluster
 }
 
-// misplaced returns an error unless a Secret is where credentials are kept. Who may write Clusters must not be able to have any
-// Secret of the hub sent to an address of theirs.
+// misplaced returns an error unless a Secret is in the namespace for credentials. Otherwise a
+// user who may write Clusters could have any Secret of the hub sent to an address of the user.
 func misplaced(ref clusterv1alpha1.SecretReference) error {
 	if ref.Namespace == clusterv1alpha1.SecretNamespace {
 		return nil
@@ -100,7 +102,7 @@ func misplaced(ref clusterv1alpha1.SecretReference) error {
 		ref.Namespace, ref.Name, clusterv1alpha1.SecretNamespace)
 }
 
-// bound returns an error unless a Secret was stored for this Cluster and the address that it has now.
+// bound returns an error unless a Secret was stored for this Cluster and its present address.
 func bound(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) error {
 	const wayOut = "so nothing is sent; run orrery cluster join %s again with the cluster's kubeconfig, or, for a Secret of your own, set its annotations %s and %s"
 	var why string
@@ -118,8 +120,9 @@ func bound(secret *corev1.Secret, cluster *clusterv1alpha1.Cluster) error {
 		cluster.Name, clusterv1alpha1.AnnotationForCluster, clusterv1alpha1.AnnotationForAddress)
 }
 
-// bindStoredOnStart binds what an earlier version stored as soon as the hub answers: not only when the first Cluster is looked
-// at, which somebody may have made for what is not bound yet.
+// bindStoredOnStart binds Secrets of earlier versions as soon as the hub answers. The first
+// reconcile of a Cluster could be too late, since a Cluster may have been made for a Secret that
+// is not bound yet.
 func (r *Registry) bindStoredOnStart(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		err := r.bindStored(ctx)
@@ -135,9 +138,9 @@ func (r *Registry) bindStoredOnStart(ctx context.Context) error {
 	return err
 }
 
-// bindStored binds, once in the life of a hub, the Secrets that a version stored which did not bind them: each that exactly one
-// Cluster names, for credentials and for nothing else. The others are refused, as every Secret is from then on that nobody has
-// bound who may write it.
+// bindStored binds the Secrets of versions that did not bind them, once in the life of a hub:
+// each Secret that exactly one Cluster references, and only for credentials. All other Secrets
+// are refused from then on, until a user with write access binds them.
 func (r *Registry) bindStored(ctx context.Context) error {
 	r.storing.Lock()
 	defer r.storing.Unlock()
@@ -170,7 +173,7 @@ func (r *Registry) bindStored(ctx context.Context) error {
 	return nil
 }
 
-// bindNamed binds every Secret that exactly one Cluster names.
+// bindNamed binds every Secret that exactly one Cluster references.
 func (r *Registry) bindNamed(ctx context.Context) error {
 	fleet := &clusterv1alpha1.ClusterList{}
 	if err := r.reader.List(ctx, fleet); err != nil {
@@ -197,8 +200,8 @@ func (r *Registry) bindNamed(ctx context.Context) error {
 	return nil
 }
 
-// soleUsers returns, by the names of Secrets in their namespace, the Clusters that are the only one to name them, as
-// credentials of an API server and not also as those of hosts.
+// soleUsers returns the Clusters that are the only one to reference a Secret, by its name, as
+// credentials of an API server and not also of hosts.
 func soleUsers(fleet []clusterv1alpha1.Cluster) map[string]*clusterv1alpha1.Cluster {
 	sole := map[string]*clusterv1alpha1.Cluster{}
 	shared := map[string]bool{}
@@ -225,7 +228,8 @@ func soleUsers(fleet []clusterv1alpha1.Cluster) map[string]*clusterv1alpha1.Clus
 	return sole
 }
 
-// hostSecrets are the Secrets with which a Cluster's hosts and its etcd are reached.
+// hostSecrets returns the references to Secrets for a Cluster's hosts and its external etcd.
+// Elements may be nil.
 func hostSecrets(cluster *clusterv1alpha1.Cluster) []*clusterv1alpha1.SecretReference {
 	p := cluster.Spec.Provision
 	if p == nil {
@@ -244,7 +248,7 @@ func hostSecrets(cluster *clusterv1alpha1.Cluster) []*clusterv1alpha1.SecretRefe
 	return refs
 }
 
-// isCredentials is true for a Secret that holds credentials of an API server, or such as are to be tried.
+// isCredentials reports whether a Secret has credentials of an API server, or a candidate.
 func isCredentials(secret *corev1.Secret) bool {
 	return slices.ContainsFunc([]string{keyToken, keyCert, keyNext}, func(key string) bool { return len(secret.Data[key]) > 0 })
 }

@@ -28,31 +28,34 @@ import (
 )
 
 const (
-	// keyNext is the key of a Secret with credentials under which a candidate lies.
+	// keyNext is the key of the candidate in a Secret with credentials.
 	keyNext = "next"
-	// annotationTried, on that Secret, says what came of the last candidate.
+	// annotationTried on that Secret has the result of the last candidate.
 	annotationTried = "cluster.orrery.dev/tried"
-	// confirmTimeout is how long a join waits until the hub has tried a candidate.
+	// confirmTimeout is how long a join waits for the hub to try a candidate.
 	confirmTimeout = 30 * time.Second
 	confirmLook    = 100 * time.Millisecond
 )
 
-// ReasonNotConfirmed is that of a join whose credentials were not confirmed: the hub did not try the new credentials in time. It is a reason of joins only.
+// ReasonNotConfirmed is the reason of a refused join whose credentials the hub did not try in
+// time. Only joins have it.
 const ReasonNotConfirmed = "NotConfirmed"
 
-// candidate is an address with credentials that are to replace those of a Cluster. It lies beside them, in the same
-// Secret, until the hub itself has reached the cluster with it: what works is never replaced by what does not.
+// candidate is an address with credentials that are to replace those of a Cluster. It is stored
+// in the same Secret until the hub itself has reached the cluster with it. So working credentials
+// are only replaced by working ones.
 type candidate struct {
-	// ID by which the join that wrote it knows it again.
+	// ID identifies the candidate for the join that wrote it.
 	ID string `json:"id"`
-	// Cluster that it is for; a Secret may be used by several.
+	// Cluster is the name of its Cluster. Several Clusters may use a Secret.
 	Cluster string `json:"cluster"`
-	// Accepted is true once it has proved good. Then it is carried through, whatever happens.
+	// Accepted is true once the hub has reached the cluster with it. From then on it is always
+	// completed.
 	Accepted bool `json:"accepted,omitempty"`
-	// Offered says who wrote it.
+	// Offered is its origin.
 	Offered offer `json:"offered,omitempty"`
 
-	// SyncMode is Push if it is empty, as joins of earlier versions left it.
+	// SyncMode is empty in candidates of earlier versions, which means Push.
 	SyncMode        clusterv1alpha1.SyncMode        `json:"syncMode,omitempty"`
 	APIEndpoint     string                          `json:"apiEndpoint"`
 	TLSVerification clusterv1alpha1.TLSVerification `json:"tlsVerification"`
@@ -61,7 +64,7 @@ type candidate struct {
 	Data            map[string][]byte               `json:"data"`
 }
 
-// tried is what came of a candidate. Without a reason it was taken.
+// tried is the result of a candidate. Without a reason it was accepted.
 type tried struct {
 	ID      string `json:"id"`
 	Reason  string `json:"reason,omitempty"`
@@ -84,7 +87,7 @@ func (c *candidate) applied(cluster *clusterv1alpha1.Cluster) *clusterv1alpha1.C
 	o.Spec.TLSServerName, o.Spec.ProxyURL = c.TLSServerName, c.ProxyURL
 	o.Spec.SyncMode = cmp.Or(c.SyncMode, clusterv1alpha1.Push)
 	if pulls(o) {
-		o.Spec.ImpersonatorSecretRef = nil // the agent's credentials are for users, too, or nothing is
+		o.Spec.ImpersonatorSecretRef = nil // the agent's credentials also serve users, if any do
 	}
 	return o
 }
@@ -98,7 +101,7 @@ func waiting(secret *corev1.Secret, cluster string) *candidate {
 	return c
 }
 
-// outcome returns what came of a candidate, or nil while nobody knows.
+// outcome returns the result of a candidate; nil: none yet.
 func outcome(secret *corev1.Secret, id string) *tried {
 	t := &tried{}
 	if json.Unmarshal([]byte(secret.Annotations[annotationTried]), t) != nil || t.ID != id {
@@ -107,14 +110,14 @@ func outcome(secret *corev1.Secret, id string) *tried {
 	return t
 }
 
-// present are the credentials of a Secret without a candidate.
+// present returns the data of a Secret without the candidate.
 func present(secret *corev1.Secret) map[string][]byte {
 	data := maps.Clone(secret.Data)
 	delete(data, keyNext)
 	return data
 }
 
-// renew has the hub try an address and credentials, and waits until it has taken or refused them.
+// renew stores a candidate, and waits until the hub has accepted or refused it.
 func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alpha1.Cluster, stored, secret *corev1.Secret) error {
 	next := newCandidate(cluster, secret)
 	if bound(stored, known) == nil &&
@@ -149,7 +152,8 @@ func renew(ctx context.Context, hub client.Client, known, cluster *clusterv1alph
 	return nil
 }
 
-// lay writes a candidate into the Secret of a Cluster, which it makes if there is none. One that was accepted is carried through before.
+// lay writes a candidate into the Secret of a Cluster, and creates the Secret if necessary. It
+// waits until an accepted candidate is completed.
 func lay(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster, key client.ObjectKey, raw []byte) error {
 	err := wait.PollUntilContextTimeout(ctx, confirmLook, confirmTimeout, true, func(ctx context.Context) (bool, error) {
 		secret := &corev1.Secret{}
@@ -177,7 +181,7 @@ func lay(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster,
 	return nil
 }
 
-// layFirst makes the Secret of a Cluster that has none, with nothing in it but a candidate.
+// layFirst creates the Secret of a Cluster that has none, with only a candidate.
 func layFirst(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.Cluster, key client.ObjectKey, raw []byte) error {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -198,7 +202,8 @@ func layFirst(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.C
 	return nil
 }
 
-// withdraw takes a candidate back that the hub has not tried. It returns what came of it if the hub was faster.
+// withdraw deletes a candidate that the hub has not tried. If the hub was faster, it returns the
+// result.
 func withdraw(ctx context.Context, hub client.Client, key client.ObjectKey, id string, why error) (*tried, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -233,9 +238,10 @@ func withdraw(ctx context.Context, hub client.Client, key client.ObjectKey, id s
 	}
 }
 
-// try reaches the cluster with the candidate that lies in its Secret and, if that works, puts it in the place of what the
-// Cluster and the Secret have. It returns the Cluster as it is then, and changes the Secret accordingly. Killed at any
-// point, it is taken up again: a candidate that was accepted stays until Cluster and Secret both have it.
+// try reaches the cluster with the candidate in its Secret. If that succeeds, the candidate
+// replaces the address in the Cluster and the credentials in the Secret. try returns the
+// resulting Cluster and changes secret accordingly. It can be interrupted at any point: an
+// accepted candidate stays until Cluster and Secret have it.
 func (r *Registry) try(
 	ctx context.Context, cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret,
 ) (*clusterv1alpha1.Cluster, error) {
@@ -308,7 +314,7 @@ func (r *Registry) try(
 	return proposed, nil
 }
 
-// settle writes credentials without a candidate, and what came of it.
+// settle writes credentials without a candidate, and the candidate's result.
 func (r *Registry) settle(ctx context.Context, secret *corev1.Secret, data map[string][]byte, t tried) error {
 	raw, err := json.Marshal(t)
 	if err != nil {
@@ -325,8 +331,9 @@ func (r *Registry) settle(ctx context.Context, secret *corev1.Secret, data map[s
 	return nil
 }
 
-// waits is true if a refusal of a candidate is none for good: the agent may come and go while it is tried, and the rights in a cluster may take
-// effect after the agent has come. What is offered in place of credentials that work is refused for good unless the agent went.
+// waits reports whether a refusal of a candidate is temporary: the agent may disconnect during
+// the trial, and the rights in a cluster may take effect after the agent has come. An offer that
+// would replace working credentials is refused for good unless the agent disconnected.
 func (c *candidate) waits(secret *corev1.Secret, refused *JoinError) bool {
 	switch refused.Reason {
 	case clusterv1alpha1.ReasonUnreachable:
@@ -338,7 +345,7 @@ func (c *candidate) waits(secret *corev1.Secret, refused *JoinError) bool {
 	}
 }
 
-// examineCandidate asks the cluster all that a join asks it, from where the hub is.
+// examineCandidate makes all checks of a join, from the hub.
 func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
 	if pulls(proposed) {
 		var cancel context.CancelFunc
@@ -359,7 +366,7 @@ func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clus
 	case cluster.Status.ID != "" && found.id != cluster.Status.ID:
 		return refuse(clusterv1alpha1.ReasonIdentityChanged, "another cluster answers at %s than is joined as %s", at, proposed.Name)
 	case next.Offered == byJoin:
-		return nil // whoever joins has compared it with the fleet
+		return nil // the joining client has compared it with the fleet
 	}
 	fleet := &clusterv1alpha1.ClusterList{}
 	if err := r.client.List(ctx, fleet); err != nil {
@@ -373,14 +380,17 @@ func (r *Registry) examineCandidate(ctx context.Context, cluster, proposed *clus
 	return nil
 }
 
-// trialPatience bounds the trial of what an agent offers, which may hang.
+// trialPatience limits the trial of a candidate for a cluster with an agent, which may hang.
 const trialPatience = 20 * time.Second
 
-// rootCA is the ConfigMap in which every cluster publishes the authorities of its API server, in each namespace.
+// rootCA is the ConfigMap in which every cluster publishes the certificate authorities of its API
+// server, in each namespace.
 const rootCA = "kube-root-ca.crt"
 
-// vouched returns an error unless the authorities of a candidate may be believed. An agent that reports could have made them up, and answer itself: those
-// that are news must be those that the API server publishes, over a connection that the present ones verify.
+// vouched returns an error unless the certificate authorities of a candidate can be trusted. An
+// agent that reports could have invented them, and answer as the API server itself. So new
+// authorities must be among those that the API server publishes, over a connection verified with
+// the present authorities.
 func (r *Registry) vouched(ctx context.Context, proposed *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
 	const wayOut = "run orrery cluster rejoin %s, and apply the manifest that it prints in the cluster"
 	if next.Offered != byReport {
@@ -413,7 +423,7 @@ func (r *Registry) vouched(ctx context.Context, proposed *clusterv1alpha1.Cluste
 	return nil
 }
 
-// publishedAuthorities are those that an API server publishes, in PEM.
+// publishedAuthorities returns the certificate authorities that an API server publishes, in PEM.
 func publishedAuthorities(ctx context.Context, c *connection) ([]byte, error) {
 	core, err := corev1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: c.transport, Timeout: checkTimeout})
 	if err != nil {
@@ -428,9 +438,10 @@ func publishedAuthorities(ctx context.Context, c *connection) ([]byte, error) {
 	return nil, err
 }
 
-// unknownTo are the certificates among some in PEM that are not among others.
+// unknownTo returns the certificates in some that are not in others. Both are PEM. If some cannot
+// be parsed, it is returned as a whole.
 func unknownTo(others, some []byte) [][]byte {
-	known, _ := cert.ParseCertsPEM(others) // what cannot be read is not known
+	known, _ := cert.ParseCertsPEM(others) // certificates that cannot be parsed count as unknown
 	parsed, err := cert.ParseCertsPEM(some)
 	if err != nil {
 		return [][]byte{some}

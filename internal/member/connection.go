@@ -37,8 +37,7 @@ const (
 
 var errNoCredentials = errors.New("the credentials were not read yet")
 
-// connection is how a cluster is reached, for as long as its address and credentials stay
-// the same.
+// connection is used to reach a cluster while its address and credentials stay the same.
 type connection struct {
 	base *url.URL
 	// problem is why there is no connection: the Secret is missing or unusable.
@@ -51,32 +50,35 @@ type connection struct {
 	anonymous http.RoundTripper
 	// passage is for requests in the name of users.
 	passage *Passage
-	// grant is what is known of the token of transport and fresh; nil if it is none of the hub's account.
+	// grant is that of the token of transport and fresh; nil: the token does not belong to the
+	// hub's account.
 	grant atomic.Pointer[grant]
-	// agent is whether an agent dials the cluster, and renews the token.
+	// agent means that an agent dials the cluster, and renews the token.
 	agent bool
-	// welcomes is whether the hub's administrators are given their rights.
+	// welcomes means that the hub's administrators get rights in the cluster.
 	welcomes bool
-	// needs are the permissions without which the cluster is no member.
+	// needs are the permissions that a member must grant.
 	needs []permission
-	// ours and users' are the bearer tokens of transport and fresh, and of passage. They are one if there is one Secret.
+	// ours is the bearer token of transport and fresh, users that of passage. They are the same
+	// pointer if there is one Secret.
 	ours, users *bearerToken
-	// expires is when the client certificate does; zero if there is none.
+	// expires is when the client certificate expires; zero: there is none.
 	expires time.Time
-	// admins says what came of binding the hub's administrators, and when that was tried. The probes alone use it.
+	// admins is the result of binding the hub's administrators, and adminsTried the time of the
+	// attempt. Only the probes use them.
 	admins      admins
 	adminsTried time.Time
-	// drop closes what is open. Requests in flight fail; the next one dials anew.
+	// drop closes all connections. Requests in flight fail; the next request dials again.
 	drop func()
-	// dialled counts the connections that were opened: another server may answer on each.
+	// dialled counts opened connections. Another server may answer on each.
 	dialled atomic.Int64
-	// key identifies address and credentials; stamp identifies what they were read from.
+	// key identifies address and credentials; stamp identifies the versions of their objects.
 	key   [sha256.Size]byte
 	stamp string
-	fixed [sha256.Size]byte // key, but for the tokens
+	fixed [sha256.Size]byte // key without the tokens
 }
 
-// Redacted is an address as it may be shown: it may have a password.
+// Redacted returns an address for messages, without a password.
 func Redacted(address string) string {
 	u, err := url.Parse(address)
 	switch {
@@ -88,7 +90,7 @@ func Redacted(address string) string {
 	return u.Redacted()
 }
 
-// parseURL reads an address. The error does not quote it: it may have a password.
+// parseURL parses an address. Its error does not contain the address, which may have a password.
 func parseURL(field, address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -102,7 +104,7 @@ func (c *connection) close() {
 	c.passage.close()
 }
 
-// unavailable is the transport of a cluster to which there is no connection.
+// unavailable is the transport of a cluster without a connection.
 type unavailable struct{ err error }
 
 // RoundTrip implements http.RoundTripper.
@@ -110,7 +112,7 @@ func (u unavailable) RoundTrip(req *http.Request) (*http.Response, error) {
 	return nil, errors.Join(u.err, closeBody(req))
 }
 
-// CloseIdleConnections closes none, as there are none.
+// CloseIdleConnections does nothing, as there are no connections.
 func (u unavailable) CloseIdleConnections() {}
 
 func closeBody(req *http.Request) error {
@@ -120,7 +122,7 @@ func closeBody(req *http.Request) error {
 	return req.Body.Close()
 }
 
-// brokenConnection stands in for a connection that cannot be made.
+// brokenConnection returns a connection whose requests fail with problem.
 func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connection {
 	base, err := parseURL("spec.apiEndpoint", cluster.Spec.APIEndpoint)
 	if err != nil {
@@ -135,8 +137,8 @@ func brokenConnection(cluster *clusterv1alpha1.Cluster, problem error) *connecti
 	}
 }
 
-// newConnection makes the connection that a Cluster and its Secrets describe.
-// impersonator is nil if it is the same Secret.
+// newConnection creates the connection for a Cluster and its Secrets. impersonator is nil if
+// secret serves users, too.
 func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) (*connection, error) {
 	spec := &cluster.Spec
 	config, err := restConfig(spec, secret)
@@ -162,8 +164,8 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	if c.base, err = parseURL("spec.apiEndpoint", spec.APIEndpoint); err != nil {
 		return nil, err
 	}
-	// The dialer remembers its connections: a hung HTTP/2 connection with streams on it
-	// would otherwise be used until its pings time out.
+	// The dialer keeps its connections for drop. Otherwise a hung HTTP/2 connection with open
+	// streams would be used until its pings time out.
 	dialer := connrotation.NewDialer(func(ctx context.Context, network, address string) (net.Conn, error) {
 		c.dialled.Add(1)
 		return dial(ctx, network, address)
@@ -187,8 +189,8 @@ func newConnection(dial Dial, cluster *clusterv1alpha1.Cluster, secret, imperson
 	return c, nil
 }
 
-// restConfig checks a Secret and turns it into a configuration. Its errors name keys,
-// never their values.
+// restConfig checks a Secret and returns its client configuration. Errors contain the names of
+// keys, never values.
 func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest.Config, error) {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("secret %s/%s: "+format, append([]any{secret.Namespace, secret.Name}, args...)...)
@@ -221,7 +223,8 @@ func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest
 		return nil, invalid("key %q holds more than one word", keyToken)
 	}
 	if config.Insecure && config.BearerToken != "" {
-		// Whoever answers could keep it. The key of a client certificate does not leave the hub.
+		// The server could keep the token. The key of a client certificate does not leave the
+		// hub.
 		return nil, &problem{reason: clusterv1alpha1.ReasonUnverifiedTLS, err: invalid("a token is never sent to a server whose certificate is not " +
 			"verified (tlsVerification Skip); join with a kubeconfig that has certificate-authority-data, or a client certificate instead of a token")}
 	}
@@ -235,7 +238,7 @@ func restConfig(spec *clusterv1alpha1.ClusterSpec, secret *corev1.Secret) (*rest
 	return config, nil
 }
 
-// notAfter is when a PEM client certificate expires; zero if it cannot be read.
+// notAfter returns when a PEM client certificate expires; zero: it cannot be parsed.
 func notAfter(certPEM []byte) time.Time {
 	certs, err := cert.ParseCertsPEM(certPEM)
 	if err != nil {
@@ -244,7 +247,7 @@ func notAfter(certPEM []byte) time.Time {
 	return certs[0].NotAfter
 }
 
-// connectionKey identifies an address and credentials without holding them.
+// connectionKey returns a hash that identifies an address and credentials.
 func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret) ([sha256.Size]byte, error) {
 	parts := []any{spec.SyncMode, rightsOf(spec), spec.APIEndpoint, spec.TLSVerification, spec.TLSServerName, spec.ProxyURL}
 	for _, s := range secrets {
@@ -264,11 +267,11 @@ func connectionKey(spec *clusterv1alpha1.ClusterSpec, secrets ...*corev1.Secret)
 	return sha256.Sum256(b), nil
 }
 
-// routed is the transport of the clients of a member: it sends requests through the
-// connection of the day, within the member's limit.
+// routed is the transport of a member's clients. It sends requests through the current
+// connection, within the member's limit.
 type routed struct {
 	member *Member
-	base   *url.URL // for which the client was made
+	base   *url.URL // the base for which the client was created
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -284,7 +287,7 @@ func (r *routed) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.member.limiter.roundTrip(transport, req)
 }
 
-// readdress sends a request to where the cluster is now.
+// readdress changes the address of a request to the present one of the cluster.
 func readdress(req *http.Request, from, to *url.URL) *http.Request {
 	ctx := req.Context()
 	req = req.Clone(ctx)
@@ -294,7 +297,7 @@ func readdress(req *http.Request, from, to *url.URL) *http.Request {
 	return req
 }
 
-// get reads one path of the cluster for our own purposes, without the limit.
+// get sends a GET for one path of the cluster, without the member's limit.
 func get(ctx context.Context, rt http.RoundTripper, base *url.URL, path string, header http.Header) (*http.Response, error) {
 	target := *base
 	target.Path = strings.TrimSuffix(base.Path, "/") + path

@@ -26,22 +26,21 @@ import (
 )
 
 const (
-	// workers reconcile Clusters. They read memory only, but for Secrets.
+	// workers is the number of concurrent reconciles. They read only memory and Secrets.
 	workers = 8
 	// summaryInterval is the least time between two writes of a resource summary.
 	summaryInterval = 30 * time.Second
-	// mirrorGrace is how long after a restart a cluster that was mirrored counts as such
-	// while the mirror lists it again.
+	// mirrorGrace is how long after a restart a cluster that was mirrored still counts as
+	// mirrored, while the mirror lists it again.
 	mirrorGrace = 5 * time.Minute
-	// leaveRetry is the time between two tries to clean up in a cluster that leaves.
+	// leaveRetry is the time between two attempts to clean up in a cluster that leaves.
 	leaveRetry = 2 * time.Second
-	// staleLook is how long a cache that is behind is given to catch up.
+	// staleLook is the delay before a stale cache is read again.
 	staleLook = 50 * time.Millisecond
 )
 
-// clusters reconciles Clusters. The probes and discovery do the asking, each cluster in
-// goroutines of its own; what is here only reads what they found, so that a slow cluster
-// holds up no other.
+// clusters reconciles Clusters. Each cluster has its own goroutines for probes and discovery. The
+// controller only reads their results, so a slow cluster delays no other.
 type clusters struct {
 	registry   *Registry
 	admission  sync.Mutex
@@ -50,7 +49,7 @@ type clusters struct {
 	recorder   events.EventRecorder
 }
 
-// Add starts the controller of Clusters and returns the registry that it keeps.
+// Add adds the controller of Clusters to mgr and returns its registry.
 func Add(mgr ctrl.Manager, o Options) (*Registry, error) {
 	r := &Registry{
 		options: o.withDefaults(), client: mgr.GetClient(), reader: mgr.GetAPIReader(),
@@ -123,7 +122,7 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return c.loop.Reconcile(ctx, req)
 	}
 	if m, ok := c.registry.Member(req.Name); ok && m.Cluster().UID == cluster.UID && m.Cluster().Generation > cluster.Generation {
-		// The cache is behind what was written here: its address would be the old one.
+		// The cache is older than an update by this process, and has the old address.
 		return ctrl.Result{RequeueAfter: staleLook}, nil
 	}
 	m := c.registry.ensure(cluster)
@@ -131,33 +130,34 @@ func (c *clusters) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	if !m.settled() {
-		// Nothing is known yet, so nothing is said: after a restart, what the status says
-		// stays until there is news. The probes come back here.
+		// Nothing is known yet, so the status stays: after a restart it is the last known one.
+		// The probes enqueue the Cluster again.
 		return ctrl.Result{}, nil
 	}
 	return c.loop.Reconcile(ctx, req)
 }
 
-// provisioned is true of a Cluster that says what it is to be built of.
+// provisioned reports whether Orrery builds the cluster.
 func provisioned(o *clusterv1alpha1.Cluster) bool { return o.Spec.Provision != nil }
 
-// Built is true of a Cluster behind which there is an API server, which makes it a member.
+// Built reports whether the Cluster has an API server, and so is a member.
 func Built(o *clusterv1alpha1.Cluster) bool { return !absent(o) }
 
-// absent is true of a Cluster behind which there is no API server to be asked: it is not built yet, or nothing of ours is in
-// it any more and its hosts are being undone, or its agent has not come yet.
+// absent reports whether the Cluster has no API server to connect to. It is not built yet, its
+// agent has not come yet, or it was cleaned up and its hosts are being reset.
 func absent(o *clusterv1alpha1.Cluster) bool {
 	return awaitsAgent(o) || provisioned(o) && (o.Spec.APIEndpoint == "" || !o.DeletionTimestamp.IsZero() && (o.Status.ID == "" || emptied(o)))
 }
 
-// settled is true once there is something to say about the cluster.
+// settled reports whether enough is known about the cluster to write its status.
 func (m *Member) settled() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.contact.settled(m.discovered)
 }
 
-// settled is true once there is something to say about a contact with a cluster whose APIs were asked for, or were not.
+// settled reports whether the contact is conclusive. discovered means that the API list was
+// requested.
 func (c contact) settled(discovered bool) bool {
 	switch c.state {
 	case silent:
@@ -173,7 +173,7 @@ func (c contact) settled(discovered bool) bool {
 func (c *clusters) member(o *clusterv1alpha1.Cluster) (*Member, contact, error) {
 	m, ok := c.registry.Member(o.Name)
 	if !ok || m.Cluster().UID != o.UID {
-		// It went, and came again, between two looks at the cache.
+		// It was deleted and created again between two reads of the cache.
 		return nil, contact{}, fmt.Errorf("cluster %s is not in the registry", o.Name)
 	}
 	m.mu.RLock()
@@ -266,7 +266,7 @@ func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 		}
 		return reconciler.Waiting(clusterv1alpha1.ReasonNotStored, 0, "%s", seen.Message)
 	case again && said != nil && said.Status == metav1.ConditionTrue:
-		// Just restarted: the first lists of this process say nothing about the cluster.
+		// After a restart, the first lists of this process mean nothing about the cluster yet.
 		c.registry.enqueue(o.Name, grace)
 		return reconciler.Done(said.Reason, "%s", said.Message)
 	default:
@@ -274,7 +274,8 @@ func (c *clusters) mirror(_ context.Context, o *clusterv1alpha1.Cluster) error {
 	}
 }
 
-// summarise updates the resource summary, which changes with every pod, now and then.
+// summarise updates the resource summary at most every summaryInterval, because it changes with
+// every pod.
 func (c *clusters) summarise(m *Member, o *clusterv1alpha1.Cluster, now *clusterv1alpha1.ResourceSummary) {
 	if now == nil || equality.Semantic.DeepEqual(now, o.Status.ResourceSummary) {
 		return
@@ -303,7 +304,7 @@ func (r *Registry) using(_ context.Context, secret client.Object) []reconcile.Re
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: m.name}})
 		}
 	}
-	// What is offered for a Cluster that is no member yet lies in the Secret that it will have.
+	// A Cluster that is no member yet has its offered credentials in the Secret that it will use.
 	if name := secret.GetName(); secret.GetNamespace() == clusterv1alpha1.SecretNamespace && secret.GetAnnotations()[clusterv1alpha1.AnnotationForCluster] == name {
 		if _, ok := r.Member(name); !ok {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})

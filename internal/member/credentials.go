@@ -15,7 +15,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// connect replaces the member's connection when its address or credentials changed.
+// connect replaces the member's connection if its address or credentials changed.
 func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alpha1.Cluster) error {
 	stamp, err := r.stamp(ctx, &cluster.Spec)
 	if err != nil {
@@ -43,8 +43,8 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 		}
 	}
 	if problem != nil && !cluster.DeletionTimestamp.IsZero() && m.current().problem == nil {
-		// A deletion in the foreground takes the Secret first. What is open still serves
-		// to clean up.
+		// A foreground deletion deletes the Secret first. The open connection still serves for
+		// the cleanup.
 		return nil
 	}
 	key, err := connectionKey(&cluster.Spec, secret, impersonator)
@@ -54,7 +54,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	next := m.current()
 	switch {
 	case problem == nil && next.problem == nil && next.key == key:
-		// The Secret's labels changed, or the like.
+		// Only other parts of the Secret changed, such as its labels.
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		next.stamp = stamp
@@ -77,7 +77,7 @@ func (r *Registry) connect(ctx context.Context, m *Member, cluster *clusterv1alp
 	return nil
 }
 
-// reconnect changes the connection. Who answers there must be asked first.
+// reconnect replaces the connection. The identity of the cluster must then be checked again.
 func (m *Member) reconnect(next *connection) {
 	var old *connection
 	m.update(func() {
@@ -86,7 +86,7 @@ func (m *Member) reconnect(next *connection) {
 		case next.problem != nil:
 			m.contact = contact{state: silent, problem: next.problem.Error()}
 		case m.contact.state == silent:
-			m.contact = contact{} // why it was silent may be what changed
+			m.contact = contact{} // the change may have fixed the connection
 		default:
 			m.contact.id, m.contact.refused, m.contact.proxied, m.contact.missing = "", false, false, nil
 		}
@@ -96,8 +96,8 @@ func (m *Member) reconnect(next *connection) {
 	m.registry.notify(Event{Type: Changed, Name: m.name})
 }
 
-// stamp says what a connection is read from, without reading Secrets: their metadata is
-// watched.
+// stamp identifies the versions of the objects of a connection. It does not read Secrets, whose
+// metadata is watched.
 func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (string, error) {
 	parts := []string{string(spec.SyncMode), rightsOf(spec), spec.APIEndpoint, string(spec.TLSVerification), spec.TLSServerName, spec.ProxyURL}
 	for _, ref := range []*clusterv1alpha1.SecretReference{&spec.SecretRef, spec.ImpersonatorSecretRef} {
@@ -115,7 +115,7 @@ func (r *Registry) stamp(ctx context.Context, spec *clusterv1alpha1.ClusterSpec)
 	return strings.Join(parts, "\n"), nil
 }
 
-// secrets reads the Secrets of a Cluster; problem says which is not there, or must not be read.
+// secrets reads the Secrets of a Cluster. problem is why one does not exist or must not be read.
 func (r *Registry) secrets(ctx context.Context, spec *clusterv1alpha1.ClusterSpec) (secret, impersonator *corev1.Secret, problem, err error) {
 	read := func(ref *clusterv1alpha1.SecretReference) *corev1.Secret {
 		if ref == nil || problem != nil || err != nil {

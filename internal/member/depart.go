@@ -10,10 +10,12 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// leavers is how many clusters are worked on at a time that leave. One that hangs takes a place until its calls time out.
+// leavers is the maximum number of clusters that leave at the same time. One that hangs occupies
+// a slot until its calls time out.
 const leavers = 8
 
-// departures run what is to be done as clusters leave, apart from the workers that look after all others.
+// departures run the work for clusters that leave, separate from the workers that reconcile all
+// others.
 type departures struct {
 	registry *Registry
 	places   chan struct{}
@@ -22,22 +24,23 @@ type departures struct {
 	of map[types.UID]*departure
 }
 
-// departure is a run for one cluster.
+// departure is the run for one cluster.
 type departure struct {
 	part    string
 	running bool
-	done    bool // it has succeeded; a cache that is behind does not have it run again
-	again   bool // somebody asked while it ran: what it saw may be old
+	done    bool // it has succeeded, and is not repeated for a stale cache
+	again   bool // the Cluster was reconciled during the run, which may have used old data
 	outcome error
-	last    error                    // of the run before, for as long as this one has none
-	cluster *clusterv1alpha1.Cluster // a copy, in whose status the run may say something
+	last    error                    // result of the previous run, while this one has none
+	cluster *clusterv1alpha1.Cluster // a copy; the run may change its status
 }
 
 func newDepartures(r *Registry) *departures {
 	return &departures{registry: r, places: make(chan struct{}, leavers), of: map[types.UID]*departure{}}
 }
 
-// run returns the outcome of a part of leaving that has run, and otherwise has it run: the Cluster is looked at again then.
+// run returns the result of a finished part of leaving. Otherwise it starts the part, and
+// enqueues the Cluster when the part ends.
 func (d *departures) run(o *clusterv1alpha1.Cluster, part string, do func(context.Context, *clusterv1alpha1.Cluster) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +91,7 @@ func (d *departures) work(
 	d.registry.enqueue(o.Name, 0)
 }
 
-// underWay is the outcome of what runs: what it said last.
+// underWay returns the outcome while the part runs: its last result, or that it waits.
 func (now *departure) underWay() error {
 	if now.last != nil {
 		return now.last
@@ -96,7 +99,7 @@ func (now *departure) underWay() error {
 	return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, 0, "%s is under way", now.part)
 }
 
-// forget drops what is kept of a Cluster that has left.
+// forget drops the state of a Cluster that has left.
 func (d *departures) forget(uid types.UID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// When a CRD or an APIService changed, the API list is looked at soon, and twice more, for a server may need a moment, and a busy
-	// one some seconds, until its API list says what it has told already. A look after another one waits, so that the changes of
-	// many CRDs being installed are few looks.
+	// After a change of a CRD or an APIService, the API list is read soon, and twice more,
+	// because a server may need a moment, or some seconds under load, until its API list has the
+	// change. Reads keep a distance of rediscoverGap, so that the installation of many CRDs
+	// causes few reads.
 	rediscoverSoon = 100 * time.Millisecond
 	rediscoverLate = time.Second
 	rediscoverLast = 5 * time.Second
 	rediscoverGap  = 400 * time.Millisecond
-	// discoveryTimeout bounds one look: an API list may be large.
+	// discoveryTimeout limits one read. An API list may be large.
 	discoveryTimeout = 30 * time.Second
-	// discoveryRetry is the time until the next look after one that failed.
+	// discoveryRetry is the delay after a failed read.
 	discoveryRetry = 2 * time.Second
-	// discoveryFailures is how many looks in a row must fail before the list counts as
+	// discoveryFailures is how many reads in a row must fail before the list counts as
 	// incomplete.
 	discoveryFailures = 3
 )
 
-// accepted are the forms of discovery we ask for, best first. The two aggregated versions
-// are the same on the wire.
+// Accepted formats of discovery, best first. The two aggregated versions have the same encoding.
 const (
 	aggregated   = "as=APIGroupDiscoveryList"
 	acceptedForm = "application/json;g=apidiscovery.k8s.io;v=v2;" + aggregated +
 		",application/json;g=apidiscovery.k8s.io;v=v2beta1;" + aggregated + ",application/json"
 )
 
-// watchAPIs keeps the API list of the cluster until ctx ends.
+// watchAPIs keeps the API list of the cluster up to date until ctx ends.
 func (m *Member) watchAPIs(ctx context.Context) {
 	var (
 		d        discoverer
@@ -79,7 +79,7 @@ func (m *Member) watchAPIs(ctx context.Context) {
 				ctrl.LoggerFrom(ctx).V(1).Info("discovery failed", "cluster", m.name, "error", err.Error())
 				if failures++; failures >= discoveryFailures || !m.asked() {
 					m.discoveryFailed(err)
-					d.etags = nil // "unchanged" would be said of a list that is not trusted any more
+					d.etags = nil // a 304 answer would mean a list that is no longer trusted
 				}
 				interval = min(interval, discoveryRetry)
 			}
@@ -107,7 +107,8 @@ func (m *Member) rediscover() {
 	}
 }
 
-// answers is true while the cluster can be asked for its API list: it is known who it is.
+// answers reports whether the cluster can be asked for its API list: it answers, and its identity
+// is known.
 func (m *Member) answers() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -140,16 +141,16 @@ func (m *Member) discover(ctx context.Context, c *connection, d *discoverer) err
 	return nil
 }
 
-// discoveryFailed keeps the last list, but does not trust it to be whole any more.
+// discoveryFailed keeps the last list, but marks it as possibly incomplete.
 func (m *Member) discoveryFailed(cause error) {
 	old := m.APIs()
 	if m.asked() && old.failure != "" {
-		return // that is known
+		return // it is marked already
 	}
 	m.setAPIs(old.incomplete(cause.Error()))
 }
 
-// asked is true once the cluster was asked for its API list.
+// asked reports whether the cluster was asked for its API list.
 func (m *Member) asked() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -173,23 +174,24 @@ func (m *Member) setAPIs(apis *APIs) {
 	}
 }
 
-// discoverer looks at the API list of a cluster through one connection. It asks only for
-// what changed since its last look.
+// discoverer reads the API list of a cluster through one connection. It requests only changes
+// since its last read.
 type discoverer struct {
-	connection  *connection
-	whole       *APIs             // as last seen, before it is told what of it the hub may read; nil: not seen yet
+	connection *connection
+	// The last list, before it is limited to what the hub may read. nil: not read yet.
+	whole       *APIs
 	etags       map[string]string // by path
 	unavailable []string          // group versions whose APIService is not available
 }
 
-// look returns the API list; it is old if nothing changed.
+// look returns the API list, or old if nothing changed.
 func (d *discoverer) look(ctx context.Context, old *APIs) (*APIs, error) {
 	unavailable, err := d.unavailableServices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Equal(unavailable, d.unavailable) {
-		d.etags = nil // what was fresh may be stale, and the other way round
+		d.etags = nil // the freshness of group versions may have changed
 	}
 	paths := []string{"/api", "/apis"}
 	var groups []apidiscoveryv2.APIGroupDiscovery
@@ -261,8 +263,8 @@ func (d *discoverer) fetch(ctx context.Context, path, etag string) ([]apidiscove
 	return list.Items, resp.Header.Get("ETag"), nil
 }
 
-// unavailableServices lists the group versions that the cluster's aggregator knows not to
-// answer: discovery may call them current long after their server died.
+// unavailableServices returns the group versions whose APIService is not available. Discovery may
+// report them as current long after their server failed.
 func (d *discoverer) unavailableServices(ctx context.Context) ([]string, error) {
 	const path = "/apis/apiregistration.k8s.io/v1/apiservices"
 	resp, err := get(ctx, d.connection.transport, d.connection.base, path, http.Header{"Accept": {"application/json"}})
@@ -301,8 +303,8 @@ func (d *discoverer) unavailableServices(ctx context.Context) ([]string, error) 
 	return unavailable, nil
 }
 
-// snapshot turns a discovery document into an API list. Types of stale group versions are
-// taken from the old list if the document has lost them.
+// snapshot converts a discovery document to an API list. Missing types of stale group versions
+// are taken from the old list.
 func snapshot(groups []apidiscoveryv2.APIGroupDiscovery, old *APIs, unavailable []string) (*APIs, error) {
 	var all []API
 	stale := map[schema.GroupVersion]bool{}
@@ -358,8 +360,8 @@ func apiOf(gv schema.GroupVersion, r apidiscoveryv2.APIResourceDiscovery) (API, 
 	return api, true
 }
 
-// legacy reads the API list of a server that does not aggregate it, one group version
-// after the other.
+// legacy reads the API list of a server without aggregated discovery, one group version after
+// another.
 func (d *discoverer) legacy(old *APIs, unavailable []string) (*APIs, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{
 		Host: d.connection.base.String(), Transport: d.connection.transport, QPS: -1, Timeout: discoveryTimeout,
@@ -394,8 +396,8 @@ func (d *discoverer) legacy(old *APIs, unavailable []string) (*APIs, error) {
 	return snapshot(document, old, unavailable)
 }
 
-// aggregate turns the resources of a version, where subresources are entries of their
-// own, into the form of aggregated discovery.
+// aggregate converts the resources of a version, with subresources as separate entries, to the
+// form of aggregated discovery.
 func aggregate(list []metav1.APIResource) []apidiscoveryv2.APIResourceDiscovery {
 	var out []apidiscoveryv2.APIResourceDiscovery
 	index := map[string]int{}

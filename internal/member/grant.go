@@ -21,38 +21,41 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// keyGrant is the key of a Secret with credentials under which lies what is known of its token. It is there only beside a token
-// that was granted to the hub's own account, by request of the hub or of the cluster's agent, and it says which one: a Secret whose token is another, because somebody wrote it, is
-// not the hub's to renew. It is data like the token, so that they are never written but together.
+// keyGrant is the key of the grant in a Secret with credentials. It exists only beside a token
+// that was granted to the hub's own account, by request of the hub or of the cluster's agent, and
+// identifies this token. If somebody writes another token into the Secret, the hub does not renew
+// it. The grant is data like the token, so that both are always written together.
 const keyGrant = "grant"
 
-// grant is what is known of a token of the hub's account.
+// grant describes a token of the hub's account.
 type grant struct {
-	// ServiceAccount, as NAMESPACE/NAME.
+	// ServiceAccount is NAMESPACE/NAME.
 	ServiceAccount string `json:"serviceAccount"`
-	// Issued is when it was granted by the clock of the hub, and Seconds for how long by that of the cluster: how far
-	// apart the two clocks are does not matter.
+	// Issued is the time of the grant by the hub's clock. Seconds is its life by the cluster's
+	// clock. So a difference between the clocks does not matter.
 	Issued  time.Time `json:"issued"`
 	Seconds int64     `json:"seconds"`
-	// SHA256 of the token, in hexadecimal.
+	// SHA256 is the hash of the token, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }
 
 func (g *grant) life() time.Duration { return time.Duration(g.Seconds) * time.Second }
 
-// end is when the token ends, by the hub's clock.
+// end returns when the token ends, by the hub's clock.
 func (g *grant) end() time.Time { return g.Issued.Add(g.life()) }
 
-// due is true once a third of the token's life is over, and when the clock was set back by as much: then nobody knows.
+// due reports whether the token must be renewed: a third of its life is over, or the clock was
+// set back by as much, so that its age is unknown.
 func (g *grant) due(now time.Time) bool {
 	return now.Sub(g.Issued).Abs() >= g.life()/3
 }
 
-// retry is the time between two tries to renew it: a token is made for each, and lost with it.
+// retry returns the time between two attempts to renew it. Each attempt creates a token, which is
+// lost if the attempt fails.
 func (g *grant) retry() time.Duration { return min(max(g.life()/100, 10*time.Second), 10*time.Minute) }
 
-// condition is CredentialsExpiring: what is to be said of the token, and of why it was not renewed. The problem is "" if nothing
-// is known of one.
+// condition returns the condition CredentialsExpiring for the token. problem is why it was not
+// renewed; "": unknown.
 func (g *grant) condition(now time.Time, cluster *clusterv1alpha1.Cluster, problem string) metav1.Condition {
 	end := g.end().UTC().Format(time.RFC3339)
 	said := metav1.Condition{
@@ -78,7 +81,7 @@ func (g *grant) condition(now time.Time, cluster *clusterv1alpha1.Cluster, probl
 	return said
 }
 
-// credential is a token of the hub's account, and what is known of it.
+// credential is a token of the hub's account with its grant.
 type credential struct {
 	token string
 	grant *grant
@@ -95,7 +98,7 @@ func fingerprint(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// write puts the credential into the data of a Secret.
+// write stores the credential in the data of a Secret.
 func (c *credential) write(data map[string][]byte) error {
 	raw, err := json.Marshal(c.grant)
 	if err != nil {
@@ -105,7 +108,7 @@ func (c *credential) write(data map[string][]byte) error {
 	return nil
 }
 
-// granted returns the token in a Secret's data if it is a token of the hub's account, and nil if it is anything else.
+// granted returns the token in a Secret's data if it belongs to the hub's account; else nil.
 func granted(data map[string][]byte) *credential {
 	g := &grant{}
 	token := string(data[keyToken])
@@ -116,7 +119,8 @@ func granted(data map[string][]byte) *credential {
 	return &credential{token: token, grant: g}
 }
 
-// grantOf is what is known of a Secret's token; nil if it is none of the hub's account.
+// grantOf returns the grant of a Secret's token; nil: the token does not belong to the hub's
+// account.
 func grantOf(secret *corev1.Secret) *grant {
 	if c := granted(secret.Data); c != nil {
 		return c.grant
@@ -124,15 +128,16 @@ func grantOf(secret *corev1.Secret) *grant {
 	return nil
 }
 
-// tokens is what a member's probes keep of its token.
+// tokens is the state of the probes for a member's token.
 type tokens struct {
-	of      string    // the SHA-256 of the token that the rest is about
-	tried   time.Time // when it was last tried to renew it
-	problem string    // why that failed first: later failures of the same outage differ in words only
+	of    string    // SHA-256 of the token
+	tried time.Time // last attempt to renew it
+	// The first error of the current series. Later errors of one outage differ only in words.
+	problem string
 }
 
-// tend renews the hub's token in the cluster when it is due, and has its condition written when that changes. The probes call it, each
-// time, with what they found.
+// tend renews the hub's token in the cluster when it is due, and updates its condition. It is
+// called after each probe, with the result.
 func (m *Member) tend(ctx context.Context, c *connection, found contact, unanswered error) {
 	g := c.grant.Load()
 	if g == nil {
@@ -169,7 +174,7 @@ func (m *Member) tend(ctx context.Context, c *connection, found contact, unanswe
 	}
 }
 
-// said remembers what is to be said of the token, and returns whether that is news.
+// said stores the condition for the token, and reports whether it changed.
 func (m *Member) said(c metav1.Condition) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +183,7 @@ func (m *Member) said(c metav1.Condition) (news bool) {
 	return news
 }
 
-// mayRenew returns why nothing is asked of the cluster now.
+// mayRenew returns why no token can be requested from the cluster now; nil: it can.
 func (m *Member) mayRenew(found contact, unanswered error) error {
 	switch {
 	case unanswered != nil:
@@ -191,11 +196,12 @@ func (m *Member) mayRenew(found contact, unanswered error) error {
 	return nil
 }
 
-// errNotOurs is a Secret that must not be written now.
+// errNotOurs means that the Secret must not be written now.
 var errNotOurs = errors.New("the Secret with the credentials was changed meanwhile")
 
-// renewToken asks the cluster for a new token with the present one, tries it, and only then puts it in the place of the present one, in one
-// write. Killed before that, it leaves the present one as it was, and the next try asks for another.
+// renewToken requests a new token from the cluster with the present one, tests the new token, and
+// then replaces the present one in a single write. If interrupted, it leaves the present token as
+// it was, and the next attempt requests another.
 func (r *Registry) renewToken(ctx context.Context, m *Member, c *connection, now time.Time) error {
 	cluster := m.Cluster()
 	ref := cluster.Spec.SecretRef
@@ -232,7 +238,7 @@ func (r *Registry) renewToken(ctx context.Context, m *Member, c *connection, now
 	return nil
 }
 
-// credentialsExpiring sets the condition of that name, and tells of its news.
+// credentialsExpiring sets the condition of that name, and records an Event when it changes.
 func (c *clusters) credentialsExpiring(o *clusterv1alpha1.Cluster, m *Member) {
 	m.mu.RLock()
 	said, known := m.expiring, m.connection.grant.Load()
@@ -242,7 +248,7 @@ func (c *clusters) credentialsExpiring(o *clusterv1alpha1.Cluster, m *Member) {
 		return
 	}
 	if said.Type == "" {
-		return // the first probe is under way
+		return // the first probe is running
 	}
 	before := meta.FindStatusCondition(o.Status.Conditions, said.Type)
 	if said.Status == metav1.ConditionTrue && (before == nil || before.Reason != said.Reason) {

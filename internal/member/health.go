@@ -26,56 +26,56 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// state says whether a cluster answers.
+// state is whether a cluster answers.
 type state int
 
 const (
-	undecided state = iota // not probed often enough to tell
+	undecided state = iota // not probed often enough to decide
 	answering
 	silent // it did not answer FailureThreshold times in a row, or cannot be asked
 )
 
-// contact is what the probes found.
+// contact is the result of the probes.
 type contact struct {
 	state   state
 	problem string // why it is silent
 
-	// What follows is known while the cluster answers.
-	proxied  bool     // through the proxy of a hub, to no cluster that can be a member
-	refused  bool     // our credentials were
-	unsure   bool     // the refusal may be one of an API server that starts
+	// The following is set while the cluster answers.
+	proxied  bool     // the address is that of a hub's proxy, so it cannot be a member
+	refused  bool     // the hub's credentials were refused
+	unsure   bool     // the refusal may come from an API server that is starting
 	message  string   // of the refusal
 	missing  []string // permissions
-	id       string   // UID of kube-system; empty if refused, forbidden, or not asked yet
+	id       string   // UID of kube-system; "": refused, forbidden, or not requested yet
 	version  string
 	admins   admins
-	identity time.Time // when it was last asked
-	dialled  int64     // how many connections had been opened by then
+	identity time.Time // when the identity was last requested
+	dialled  int64     // number of connections opened by then
 }
 
-// equal leaves out when the identity was asked.
+// equal compares contacts, except for the time of the identity.
 func (c contact) equal(d contact) bool {
 	return c.state == d.state && c.problem == d.problem && c.proxied == d.proxied && c.refused == d.refused && c.id == d.id &&
 		c.version == d.version && c.admins == d.admins && c.message == d.message && slices.Equal(c.missing, d.missing)
 }
 
 const (
-	// retryFirst is the least time between probes of a cluster that fails them: its recovery is to be noticed soon. The time
-	// doubles up to that between probes of a healthy one.
+	// retryFirst is the least time between probes of a cluster that fails them, so that its
+	// recovery is noticed soon. The time doubles up to that between probes of a healthy cluster.
 	retryFirst = time.Second
-	// refusalPatience is how long a cluster must refuse credentials that it accepted before, if it
-	// may only be starting, until they count as refused.
+	// refusalPatience is how long a cluster that may be starting must refuse credentials that it
+	// accepted before, until they count as refused.
 	refusalPatience = 30 * time.Second
 )
 
-// identityIntervals is after how many discovery intervals a cluster is asked again who it is, of which version, and whether the
-// hub has its rights there, while no new connection was opened: a gateway may lead the old one elsewhere.
+// identityIntervals is the number of discovery intervals after which identity, version and the
+// hub's permissions are requested again, if no new connection was opened. A gateway may route the
+// old connection to another server.
 const identityIntervals = 5
 
-// dialsAtOnce is how many probes may dial at the same time. When many clusters are to be dialled,
-// at a start or after an outage of the network, they take turns: the time of a probe is that of
-// the cluster, and not that of a hub which is busy with a thousand TLS handshakes, each of which
-// would time out and be begun again.
+// dialsAtOnce is the maximum number of probes that dial at the same time. At a start, or after an
+// outage of the network, many clusters must be dialled. Without the limit, probes would measure a
+// hub that is busy with a thousand TLS handshakes, all of which would time out and start again.
 const dialsAtOnce = 128
 
 // watchHealth probes the cluster until ctx ends.
@@ -83,8 +83,8 @@ func (m *Member) watchHealth(ctx context.Context) {
 	var (
 		probed   *connection
 		failures int
-		accepted bool      // the credentials of probed were
-		refused  time.Time // since when they are not; zero: they are, or it is not known
+		accepted bool      // the credentials of probed were accepted
+		refused  time.Time // since when they are refused; zero: they are accepted, or that is unknown
 		next     = time.NewTimer(0)
 	)
 	defer next.Stop()
@@ -102,7 +102,8 @@ func (m *Member) watchHealth(ctx context.Context) {
 			accepted, refused = false, time.Time{}
 		}
 		if c.problem != nil {
-			// There is nothing to probe with until the Secret changes, which kicks.
+			// Without a connection there is nothing to probe until the Secret changes, which
+			// sends a kick.
 			next.Stop()
 			continue
 		}
@@ -151,7 +152,7 @@ func (m *Member) watchHealth(ctx context.Context) {
 	}
 }
 
-// pause is the time until the next probe.
+// pause returns the time until the next probe.
 func (m *Member) pause(failures int) time.Duration {
 	interval := m.registry.options.ProbeInterval
 	if failures == 0 {
@@ -161,17 +162,17 @@ func (m *Member) pause(failures int) time.Duration {
 	return jitter(min(backoff, interval))
 }
 
-// jitter spreads the clusters, so that they are not all asked at once.
+// jitter varies an interval, so that not all clusters are probed at the same time.
 func jitter(d time.Duration) time.Duration {
 	return d - d/20 + rand.N(d/10+1) //nolint:gosec // spreading needs no secrecy
 }
 
-// found takes note of a probe that was answered on a connection.
+// found records a successful probe on a connection.
 func (m *Member) found(c *connection, found contact) {
 	var changed, look bool
 	m.update(func() {
 		if m.connection != c {
-			return // the answer is that of another address or other credentials
+			return // the result belongs to another address or other credentials
 		}
 		changed = !m.contact.equal(found)
 		look = found.id != "" && (m.contact.id == "" || m.contact.version != found.version)
@@ -185,12 +186,12 @@ func (m *Member) found(c *connection, found contact) {
 	}
 }
 
-// fellSilent takes note of a cluster that has failed its probes.
+// fellSilent records that a cluster has failed its probes.
 func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 	var changed bool
 	m.update(func() {
 		if m.connection != c || m.contact.state == silent {
-			return // the first message stays: the same outage has many
+			return // the first message stays, because messages of one outage vary
 		}
 		changed = true
 		m.contact = contact{state: silent, problem: err.Error()}
@@ -199,17 +200,17 @@ func (m *Member) fellSilent(ctx context.Context, c *connection, err error) {
 		return
 	}
 	ctrl.LoggerFrom(ctx).Info("cluster unreachable", "cluster", m.name, "error", err.Error())
-	// Whatever hangs on the old connections is told now, and recovery does not depend on them.
+	// Requests on the old connections fail now, so recovery does not depend on them.
 	c.drop()
 	m.registry.enqueue(m.name, 0)
 }
 
-// probe asks the cluster whether it is ready and, now and then, who it is. An error means
-// that it did not answer, or that something else did. Each question has the whole time: a cluster that takes
-// seconds for an answer is slow, and not lost.
+// probe requests the cluster's readiness and, less often, its identity. An error means that the
+// cluster did not answer, or that another server did. Each request has the whole timeout, so a
+// cluster that takes seconds for an answer is slow, and not lost.
 func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, error) {
 	if m.agentsAway() {
-		return contact{}, errAway // said at once, in place of a dial that waits for them in vain
+		return contact{}, errAway // fails at once, instead of a dial that would wait for them in vain
 	}
 	patience := m.registry.options.ProbeTimeout
 	rt := c.transport
@@ -248,7 +249,7 @@ func (m *Member) probe(ctx context.Context, c *connection, dial bool) (contact, 
 	return found, nil
 }
 
-// describe says that it took too long where Go says that a context ended.
+// describe replaces the error of an expired context by a message about the missing answer.
 func describe(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no answer in time; the API server may be hung, or packets to it are dropped")
@@ -256,10 +257,10 @@ func describe(err error) error {
 	return err
 }
 
-// refusal is an answer of a cluster that does not accept our credentials.
+// refusal is the error of a cluster that does not accept the hub's credentials.
 type refusal struct {
 	message string
-	unsure  bool // the API server may be starting: whether it is ready is not known
+	unsure  bool // the API server may be starting: its readiness is unknown
 }
 
 // Error implements error.
@@ -284,19 +285,19 @@ func (r *refusal) explain(c *connection) string {
 	return r.message
 }
 
-// errThroughHub is what an address leads to that ends in a hub's own proxy: the hub would go through itself, and the
-// credentials are those of a user of that hub.
+// errThroughHub refuses a cluster whose API server address is the proxy of a hub. The hub would
+// connect to itself, with the credentials of one of its users.
 var errThroughHub = errors.New("the address leads through the proxy of an Orrery hub; " +
 	"use a kubeconfig that names the cluster's own API server, not a context of a hub's kubeconfig")
 
-// throughHub is true for an address below the API of a fleet.
+// throughHub reports whether the path of an address is below the fleet API.
 func throughHub(base *url.URL) bool {
 	return strings.Contains(base.Path+"/", "/apis/"+fleetv1alpha1.GroupVersion.Group+"/")
 }
 
-// ready asks /readyz, and waits so long for the answer. An API server that starts cannot verify
-// tokens yet, and refuses them; but it says to everyone that it is not ready. The error is then a
-// notReadyError.
+// ready requests /readyz and waits up to patience. An API server that is starting cannot verify
+// tokens yet and refuses them, but reports even to unauthenticated clients that it is not ready.
+// The error is then a notReadyError.
 func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) error {
 	if throughHub(c.base) {
 		return errThroughHub
@@ -316,7 +317,8 @@ func ready(ctx context.Context, rt http.RoundTripper, c *connection, patience ti
 	return refusal
 }
 
-// readyz asks an API server whether it is ready. The error is a notReadyError if it says that it is not.
+// readyz requests the readiness of an API server. The error is a notReadyError if the server
+// reports that it is not ready.
 func readyz(ctx context.Context, rt http.RoundTripper, base *url.URL) error {
 	resp, err := get(ctx, rt, base, "/readyz", nil)
 	if err != nil {
@@ -341,7 +343,7 @@ func readyz(ctx context.Context, rt http.RoundTripper, base *url.URL) error {
 	}
 }
 
-// apiMessage is the message of an API server's error, or the HTTP status.
+// apiMessage returns the message of an API server's error, or the HTTP status.
 func apiMessage(resp *http.Response, body []byte) string {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Message != "" {
@@ -350,7 +352,8 @@ func apiMessage(resp *http.Response, body []byte) string {
 	return resp.Status
 }
 
-// identify asks the cluster who it is and whether our permissions suffice, and waits so long for each answer.
+// identify requests the cluster's identity and the hub's missing permissions, and waits up to
+// patience for each answer.
 func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience time.Duration) (contact, error) {
 	config := &rest.Config{Host: c.base.String(), QPS: -1}
 	httpClient := &http.Client{Transport: rt, Timeout: patience}
@@ -367,7 +370,7 @@ func identify(ctx context.Context, rt http.RoundTripper, c *connection, patience
 		return contact{}, err
 	}
 	if len(found.missing) > 0 {
-		return found, nil // they may be missing to ask the rest
+		return found, nil // the missing ones may be needed for the other requests
 	}
 	if found.version, err = serverVersion(ctx, core); err != nil {
 		return contact{}, err
@@ -392,14 +395,14 @@ func serverVersion(ctx context.Context, core corev1client.CoreV1Interface) (stri
 	return info.GitVersion, nil
 }
 
-// permission is one that Orrery needs in a cluster, and how to say it.
+// permission is one that Orrery needs in a cluster, with its name in messages.
 type permission struct {
 	words      string
 	attributes authorizationv1.ResourceAttributes
 }
 
-// permissions without which Orrery cannot do its work: it places objects of any type, and
-// acts in the name of its users; or less, where an agent gives it less.
+// permissions returns those that Orrery needs in a cluster. By default it places objects of any
+// type, and acts in the name of its users. With a profile of an agent it needs less.
 func permissions(spec *clusterv1alpha1.ClusterSpec) []permission {
 	may := func(words, verb, group, resource, namespace string) permission {
 		return permission{words, authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: namespace}}
@@ -423,7 +426,7 @@ func permissions(spec *clusterv1alpha1.ClusterSpec) []permission {
 	return needs
 }
 
-// rightsOf are the rights that an agent gives, in one way only; "" for all.
+// rightsOf returns the canonical text of the rights that an agent gives; "": all.
 func rightsOf(spec *clusterv1alpha1.ClusterSpec) string {
 	if spec.Profile() == clusterv1alpha1.AgentProfileAll {
 		return ""
@@ -431,7 +434,7 @@ func rightsOf(spec *clusterv1alpha1.ClusterSpec) string {
 	return string(spec.Profile()) + " " + strings.Join(slices.Sorted(slices.Values(spec.PlacementNamespaces())), ",")
 }
 
-// missingPermissions asks the cluster which permissions we lack.
+// missingPermissions returns the permissions that the hub lacks in the cluster.
 func missingPermissions(ctx context.Context, authorization authorizationv1client.AuthorizationV1Interface, needs []permission) ([]string, error) {
 	var missing []string
 	for _, p := range needs {
@@ -439,8 +442,8 @@ func missingPermissions(ctx context.Context, authorization authorizationv1client
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p.attributes},
 		}
 		review, err := authorization.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
-		// Everyone who is authenticated may ask this; where anonymous requests are let in, a
-		// certificate or token that is not accepted makes one.
+		// Every authenticated client may send this review. Where anonymous requests are accepted,
+		// a client with an invalid certificate or token counts as anonymous.
 		if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 			return nil, &refusal{message: "the API server refuses the credentials: " + err.Error()}
 		}
@@ -454,7 +457,7 @@ func missingPermissions(ctx context.Context, authorization authorizationv1client
 	return missing, nil
 }
 
-// forbidden says which permissions are missing, and the way out.
+// forbidden returns the message for missing permissions.
 func forbidden(spec *clusterv1alpha1.ClusterSpec, missing []string) string {
 	wayOut := "bind their user to the ClusterRole cluster-admin"
 	if spec.SyncMode == clusterv1alpha1.Pull {

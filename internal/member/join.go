@@ -19,44 +19,44 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Reasons why a join is refused, beside those of a Cluster's conditions.
+// Reasons of refused joins, besides those of a Cluster's conditions.
 const (
-	// ReasonKubeconfigInvalid: the kubeconfig cannot be used.
+	// ReasonKubeconfigInvalid means that the kubeconfig cannot be used.
 	ReasonKubeconfigInvalid = "KubeconfigInvalid"
-	// ReasonUntrusted: the API server's certificate is not trusted.
+	// ReasonUntrusted means that the API server's certificate is not trusted.
 	ReasonUntrusted = "Untrusted"
 )
 
-// checkTimeout bounds each question that a join asks the cluster.
+// checkTimeout limits each request of a join to the cluster.
 const checkTimeout = 10 * time.Second
 
-// JoinOptions say what is joined and as what.
+// JoinOptions describe the cluster to join.
 type JoinOptions struct {
 	// Name of the Cluster.
 	Name string
-	// Kubeconfig is the content of a kubeconfig file, and KubeconfigDir the folder to which
-	// paths in it are relative.
+	// Kubeconfig is the content of a kubeconfig file. Paths in it are relative to KubeconfigDir.
 	Kubeconfig    []byte
 	KubeconfigDir string
 	// Context of the kubeconfig. The default is the current one.
 	Context string
-	// HubID is the UID of the hub's kube-system namespace. The default is to ask the hub.
+	// HubID is the UID of the hub's kube-system namespace. "": it is read from the hub.
 	HubID string
-	// Account has the hub make an account of its own in the cluster, with the kubeconfig's credentials, and keep a token of that, which it
-	// renews, in their place. The default is to keep the kubeconfig's.
+	// Account makes Join create an account for the hub in the cluster, with the kubeconfig's
+	// credentials. The hub then keeps a token of that account, which it renews. Otherwise it
+	// keeps the credentials of the kubeconfig.
 	Account bool
 	// Labels, Provider, Region and Zones of the Cluster.
 	Labels           map[string]string
 	Provider, Region string
 	Zones            []string
-	// Annotations and Mirror of a Cluster that is new. One that is there keeps its own.
+	// Annotations and Mirror of a new Cluster. An existing Cluster keeps its own.
 	Annotations map[string]string
 	Mirror      *clusterv1alpha1.Mirror
-	// Progress is told each step before it is taken. It may be nil.
+	// Progress is called before each step. It may be nil.
 	Progress func(step string)
 }
 
-// JoinResult says what was joined.
+// JoinResult describes the joined cluster.
 type JoinResult struct {
 	// ID is the UID of the cluster's kube-system namespace.
 	ID string
@@ -67,9 +67,9 @@ type JoinResult struct {
 	Refreshed bool
 }
 
-// JoinError is a join that is refused. Nothing was stored.
+// JoinError means that a join was refused. Nothing was stored.
 type JoinError struct {
-	// Reason in one word, such as Unreachable.
+	// Reason is one word, such as Unreachable.
 	Reason string
 	err    error
 }
@@ -84,10 +84,10 @@ func refuse(reason, format string, args ...any) error {
 	return &JoinError{Reason: reason, err: fmt.Errorf(format, args...)}
 }
 
-// Join checks that a cluster can become a member of the hub's fleet and stores it: a
-// Cluster, and a Secret that the Cluster owns. It can be repeated at any time, to renew
-// credentials or to finish what was interrupted. Credentials that are there already are
-// replaced only after the hub has reached the cluster with the new ones.
+// Join checks that a cluster can become a member of the hub's fleet and stores it: a Cluster, and
+// a Secret that the Cluster owns. It can be repeated at any time, to renew credentials or to
+// finish an interrupted join. Existing credentials are replaced only after the hub has reached
+// the cluster with the new ones.
 func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, error) {
 	c, err := check(ctx, hub, o)
 	if err != nil {
@@ -107,17 +107,20 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 		}
 	}
 	if stored == nil && known != nil && !awaitsAgent(known) {
-		// Whatever it names is not there, or not its: it gets a Secret of its own.
+		// The referenced Secret does not exist, or belongs to another Cluster. This one gets its
+		// own Secret.
 		known.Spec.SecretRef = clusterv1alpha1.SecretReference{}
 	}
 	if stored == nil && known != nil && awaitsAgent(known) {
-		stored = &corev1.Secret{} // the hub decides between this and what an agent may offer at this moment
+		// The hub decides between this candidate and one that an agent may offer at the same
+		// time.
+		stored = &corev1.Secret{}
 	}
 	if stored != nil {
 		progress("waiting until the hub has tried the new credentials")
 		if err := renew(ctx, hub, known, cluster, stored, secret); err != nil {
 			if reason := reasonOfJoin(err); reason != "" && reason != ReasonNotConfirmed {
-				undo() // the hub has said no, so nobody uses it
+				undo() // the hub has refused, so the account is not used
 			}
 			return nil, err
 		}
@@ -133,7 +136,8 @@ func Join(ctx context.Context, hub client.Client, o JoinOptions) (*JoinResult, e
 	return &JoinResult{ID: found.id, Version: found.version, Refreshed: known != nil}, nil
 }
 
-// Check does all of a join that writes nothing, and returns the Cluster that it would create, or that is joined under the name.
+// Check makes all checks of a join and writes nothing. It returns the Cluster that Join would
+// create, or the one that is joined under the name.
 func Check(ctx context.Context, hub client.Client, o JoinOptions) (*clusterv1alpha1.Cluster, *JoinResult, error) {
 	c, err := check(ctx, hub, o)
 	if err != nil {
@@ -146,12 +150,12 @@ func Check(ctx context.Context, hub client.Client, o JoinOptions) (*clusterv1alp
 	return cluster, &JoinResult{ID: c.found.id, Version: c.found.version, Refreshed: c.known != nil}, nil
 }
 
-// checked is what a join that may go on has found out.
+// checked is the result of a join's checks.
 type checked struct {
 	cluster *clusterv1alpha1.Cluster // to be joined
-	secret  *corev1.Secret           // and its credentials
-	known   *clusterv1alpha1.Cluster // that has the name; nil: none has
-	stored  *corev1.Secret           // and its credentials; nil: it has none
+	secret  *corev1.Secret           // its credentials
+	known   *clusterv1alpha1.Cluster // the existing Cluster of that name; nil: none
+	stored  *corev1.Secret           // its credentials; nil: none
 	found   contact
 }
 
@@ -181,7 +185,8 @@ func check(ctx context.Context, hub client.Client, o JoinOptions) (c checked, er
 	return c, vacant(ctx, hub, o.Name)
 }
 
-// examine asks a cluster everything that could make it no member.
+// examine makes all checks of a cluster that is to be a member. A *JoinError means that it is
+// refused.
 func examine(ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) (contact, error) {
 	c, err := newConnection(dial, cluster, secret, nil)
 	if err != nil {
@@ -230,8 +235,9 @@ func untrusted(err error) bool {
 	return errors.As(err, &verification) || errors.As(err, &authority) || errors.As(err, &hostname)
 }
 
-// checkFleet compares a cluster with the hub and its members. It returns the Cluster of
-// the same name if that is the same cluster, or may be: its join was interrupted.
+// checkFleet compares a cluster with the hub and its members. It returns the Cluster of the same
+// name if that is the same cluster, or may be because its join was interrupted; nil: the name is
+// free.
 func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *clusterv1alpha1.Cluster, id string) (*clusterv1alpha1.Cluster, error) {
 	hubID, err := identifyHub(ctx, hub, o)
 	if err != nil {
@@ -266,7 +272,7 @@ func checkFleet(ctx context.Context, hub client.Client, o JoinOptions, cluster *
 	return known, nil
 }
 
-// identifyHub returns the id of the hub.
+// identifyHub returns the ID of the hub.
 func identifyHub(ctx context.Context, hub client.Client, o JoinOptions) (string, error) {
 	if o.HubID != "" {
 		return o.HubID, nil
@@ -278,7 +284,7 @@ func identifyHub(ctx context.Context, hub client.Client, o JoinOptions) (string,
 	return string(system.UID), nil
 }
 
-// credentials returns the Secret of a Cluster that is joined already, or nil if it has none yet.
+// credentials returns the Secret of a joined Cluster; nil: it has none that may be used.
 func credentials(ctx context.Context, hub client.Client, known *clusterv1alpha1.Cluster) (*corev1.Secret, error) {
 	if known == nil || known.Spec.SecretRef.Name == "" {
 		return nil, nil //nolint:nilnil // there is none, which is no error
@@ -300,7 +306,7 @@ func credentials(ctx context.Context, hub client.Client, known *clusterv1alpha1.
 	return secret, nil
 }
 
-// vacant returns an error if the Secret in which a cluster's credentials are to be stored holds something else.
+// vacant returns an error if the Secret for a cluster's credentials has other contents.
 func vacant(ctx context.Context, hub client.Client, name string) error {
 	secret := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: name}
@@ -314,7 +320,8 @@ func vacant(ctx context.Context, hub client.Client, name string) error {
 	return nil
 }
 
-// describeAgain writes what this join says of a Cluster, its address apart, which the hub has written.
+// describeAgain updates the Cluster with the settings of this join, except for its address, which
+// the hub has written.
 func describeAgain(ctx context.Context, hub client.Client, name string, joining *clusterv1alpha1.Cluster) error {
 	known := &clusterv1alpha1.Cluster{}
 	if err := hub.Get(ctx, client.ObjectKey{Name: name}, known); err != nil {
@@ -331,8 +338,8 @@ func describeAgain(ctx context.Context, hub client.Client, name string, joining 
 	return nil
 }
 
-// store writes the Cluster and then the Secret, which thus always has an owner: whenever
-// this is interrupted, unjoining the Cluster leaves nothing behind.
+// store writes first the Cluster and then the Secret, which so always has an owner. If it is
+// interrupted, unjoining the Cluster deletes everything.
 func store(ctx context.Context, hub client.Client, known, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret) error {
 	if known == nil {
 		if err := hub.Create(ctx, cluster); err != nil {
@@ -365,8 +372,7 @@ func store(ctx context.Context, hub client.Client, known, cluster *clusterv1alph
 	return nil
 }
 
-// refreshed is a Cluster as it was joined, with the address and whatever else this join
-// names.
+// refreshed returns the existing Cluster with the address and the other settings of this join.
 func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster {
 	updated := known.DeepCopy()
 	spec := &updated.Spec
@@ -380,7 +386,8 @@ func refreshed(known, joining *clusterv1alpha1.Cluster) *clusterv1alpha1.Cluster
 	return updated
 }
 
-// Describe gives a Cluster what one that joins again says of itself: where that says nothing, all stays.
+// Describe copies provider, region, zones and labels from joining to updated, as far as joining
+// has them.
 func Describe(updated, joining *clusterv1alpha1.Cluster) {
 	spec := &updated.Spec
 	if joining.Spec.Provider != "" {

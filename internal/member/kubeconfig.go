@@ -18,8 +18,8 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// fromKubeconfig turns a context of a kubeconfig into what describes a connection: a
-// Cluster and the Secret with its credentials.
+// fromKubeconfig converts a context of a kubeconfig to a Cluster and the Secret with its
+// credentials.
 func fromKubeconfig(o JoinOptions) (*clusterv1alpha1.Cluster, *corev1.Secret, error) {
 	config, err := clientcmd.Load(o.Kubeconfig)
 	if err != nil {
@@ -83,7 +83,8 @@ type namedServer struct {
 	name string
 }
 
-// check refuses addresses that the API would not take: its error would quote them, and they may have a password.
+// check rejects addresses that the API would reject, because the API's error would contain the
+// address, which may have a password.
 func (s *namedServer) check() error {
 	at, err := url.ParseRequestURI(s.Server)
 	switch {
@@ -108,8 +109,7 @@ type namedUser struct {
 	name string
 }
 
-// selectContext finds the cluster and the user of a context; of the current one if none
-// is named.
+// selectContext returns the cluster and the user of a context; "" is the current context.
 func selectContext(config *clientcmdapi.Config, name string) (server namedServer, user namedUser, err error) {
 	if name == "" {
 		name = config.CurrentContext
@@ -131,7 +131,8 @@ func selectContext(config *clientcmdapi.Config, name string) (server namedServer
 	return server, user, nil
 }
 
-// static refuses credentials that need a program or a person at hand: the hub has neither.
+// static rejects credentials that the hub cannot use by itself: those of programs and auth
+// providers, passwords, and impersonation.
 func static(name string, user *clientcmdapi.AuthInfo) error {
 	const wayOut = "use the token of a ServiceAccount in the cluster (kubectl create token) or a client certificate"
 	switch {

@@ -12,29 +12,32 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// Departure is a phase of leaving: something that is done before a Cluster goes. The phases of Options.Departures run in
-// their order, each until it returns nil. A phase may run again after it has succeeded, so it must be idempotent. Its error is
-// the condition Ready of the Cluster, as for a step of reconciler.Loop; a plain one is tried again.
+// Departure is a phase of leaving, before a Cluster is deleted. The phases of Options.Departures
+// run in order, each until it returns nil. A phase may run again after success, so it must be
+// idempotent. Its error becomes the condition Ready of the Cluster, as for a step of
+// reconciler.Loop. Other errors are retried.
 type Departure struct {
-	// Name says what the phase brings about, such as "the hosts are undone".
+	// Name is the state that the phase reaches, such as "the hosts are undone".
 	Name string
-	// Reason of the condition Ready while the phase fails or waits without a reason of its own.
+	// Reason of the condition Ready while the phase fails or waits without its own reason.
 	Reason string
-	// Inside is set for a phase that works in the cluster itself. Those come first. They run while the cluster is reachable
-	// and is the one that was joined, and no more once the condition WorkloadsLeft is True. A Cluster that never was a
-	// member skips them, as does one that cannot be reached and whose workloads are to stay anyway.
+	// Inside is set for a phase that works in the cluster itself. These phases run first, while
+	// the cluster is reachable and is the one that was joined, and until the condition
+	// WorkloadsLeft is True. They are skipped for a Cluster that never was a member, and for an
+	// unreachable one whose workloads stay.
 	Inside func(ctx context.Context, m *Member) error
 	// Outside is set for any other phase.
 	Outside func(ctx context.Context, o *clusterv1alpha1.Cluster) error
 }
 
-// leave runs the phases and forgets the cluster.
+// leave runs the phases and removes the member.
 func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error {
 	if (o.Status.ID != "" || c.accepted(o)) && !emptied(o) {
 		if err := c.empty(ctx, o); err != nil {
 			return err
 		}
-		// Written before anything else is taken away: then nobody looks into a cluster that is no more.
+		// This is written before anything else is deleted, so that later runs do not connect to
+		// the cluster.
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "nothing more is done in the cluster; what the hub has of it is next")
 	}
 	err := c.departures.run(o, "forgetting the cluster", func(ctx context.Context, o *clusterv1alpha1.Cluster) error {
@@ -57,13 +60,14 @@ func (c *clusters) leave(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 	return nil
 }
 
-// accepted is true of a cluster that this process has begun to work in, whether or not the status says so yet.
+// accepted reports whether this process has begun to work in the cluster, even if the status does
+// not have that yet.
 func (c *clusters) accepted(o *clusterv1alpha1.Cluster) bool {
 	m, ok := c.registry.Member(o.Name)
 	return ok && m.Cluster().UID == o.UID && m.ID() != ""
 }
 
-// waits is the outcome of a phase that returned err.
+// waits returns the outcome of a phase that returned err.
 func (d Departure) waits(err error) error {
 	if err == nil || reconciler.IsOutcome(err) {
 		return err
@@ -71,14 +75,15 @@ func (d Departure) waits(err error) error {
 	return reconciler.Waiting(d.Reason, leaveRetry, "until %s: %v", d.Name, err)
 }
 
-// emptied is true once nothing more is to be done in a cluster that leaves.
+// emptied reports whether the work in a cluster that leaves is done.
 func emptied(o *clusterv1alpha1.Cluster) bool {
 	return meta.IsStatusConditionTrue(o.Status.Conditions, clusterv1alpha1.ConditionWorkloadsLeft)
 }
 
-// empty runs the phases in the cluster, and says in the condition WorkloadsLeft what has become of what was placed there.
+// empty runs the phases in the cluster. The condition WorkloadsLeft then shows what happened to
+// the placed objects.
 func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error {
-	if awaitsAgent(o) { // somebody took its address away
+	if awaitsAgent(o) { // its address was removed
 		return c.leftAsItIs(ctx, o, errAway)
 	}
 	m, _, err := c.member(o)
@@ -88,8 +93,8 @@ func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 	if !m.settled() {
 		return reconciler.Waiting(clusterv1alpha1.ReasonUnjoining, leaveRetry, "the cluster is being asked who it is")
 	}
-	// The steps do not run any more, but whether it is the cluster that was joined matters
-	// now more than ever.
+	// The steps do not run any more, but the identity of the cluster must be checked before
+	// objects are deleted.
 	why := c.reach(ctx, o)
 	if reconciler.Succeeded(why) {
 		why = c.join(ctx, o)
@@ -119,7 +124,7 @@ func (c *clusters) empty(ctx context.Context, o *clusterv1alpha1.Cluster) error 
 	return nil
 }
 
-// leftAsItIs gives a cluster up, and says so.
+// leftAsItIs gives up a cluster, and sets the condition for that.
 func (c *clusters) leftAsItIs(ctx context.Context, o *clusterv1alpha1.Cluster, why error) error {
 	if err := c.abandon(ctx, o, why); err != nil {
 		return err
@@ -132,11 +137,11 @@ func (c *clusters) leftAsItIs(ctx context.Context, o *clusterv1alpha1.Cluster, w
 
 const marksLeft = "left without cleaning up: the workloads keep running, and our labels and annotations stay on them"
 
-// abandon gives a cluster up in which nothing can be cleaned up, unless the user wants what
-// was placed in it deleted.
+// abandon gives up a cluster that cannot be cleaned up. It returns an error, and so waits, if the
+// user wants the placed objects deleted.
 func (c *clusters) abandon(ctx context.Context, o *clusterv1alpha1.Cluster, why error) error {
 	if provisioned(o) && o.Spec.Provision.DeletionPolicy == clusterv1alpha1.DeletionDelete {
-		return nil // it goes with all that is in it
+		return nil // it is deleted with all its contents
 	}
 	if o.Spec.DeletionPolicy == clusterv1alpha1.DeletionDelete {
 		return reconciler.Waiting(clusterv1alpha1.ReasonLeavingWorkloads, 0,

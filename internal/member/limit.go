@@ -19,12 +19,12 @@ const (
 	maxLimit   = 256
 )
 
-// maxRetryAfter bounds how long a cluster can make us pause at once.
+// maxRetryAfter limits the pause that a cluster can request.
 const maxRetryAfter = 30 * time.Second
 
-// limiter limits the requests in flight in one cluster by additive increase and
-// multiplicative decrease: it grows while the limit is used and the cluster copes, and
-// halves when the cluster says or shows that it does not. There is no limit on the rate.
+// limiter limits the requests in flight in one cluster by additive increase and multiplicative
+// decrease. The limit grows while it is used and the cluster keeps up, and is halved when the
+// cluster reports or shows overload. There is no limit on the rate.
 type limiter struct {
 	mu       sync.Mutex
 	limit    float64
@@ -34,7 +34,7 @@ type limiter struct {
 	paused   time.Time // no new request before
 	eased    time.Time // when the limit was last decreased
 
-	// Latencies of writes, in seconds: lists vary too much to tell anything.
+	// Latencies of writes, in seconds. Those of lists vary too much.
 	fastest, latency float64
 }
 
@@ -46,8 +46,8 @@ func (l *limiter) current() int {
 	return int(l.limit)
 }
 
-// exempt requests last: as long as they do, nothing can be learnt from them, and nothing
-// else may wait for them.
+// exempt reports whether a request is long-lived. Its duration means nothing, and other requests
+// must not wait for it.
 func exempt(req *http.Request) bool {
 	query := req.URL.Query()
 	for _, lasting := range []string{"watch", "follow"} {
@@ -58,7 +58,7 @@ func exempt(req *http.Request) bool {
 	return req.Header.Get("Upgrade") != "" || strings.Contains(req.URL.Path, "/watch/")
 }
 
-// roundTrip sends a request when there is room for it.
+// roundTrip waits for a request slot and sends the request.
 func (l *limiter) roundTrip(rt http.RoundTripper, req *http.Request) (*http.Response, error) {
 	if err := l.acquire(req.Context()); err != nil {
 		return nil, errors.Join(fmt.Errorf("wait for a request slot: %w", err), closeBody(req))
@@ -74,7 +74,7 @@ func (l *limiter) roundTrip(rt http.RoundTripper, req *http.Request) (*http.Resp
 	return resp, nil
 }
 
-// slot frees a request's place when its response has been read.
+// slot frees the request slot when the response body is closed.
 type slot struct {
 	io.ReadCloser
 
@@ -112,7 +112,7 @@ func (l *limiter) acquire(ctx context.Context) error {
 		}
 	}
 	l.mu.Unlock()
-	// The turn came at the same moment; pass it on.
+	// The slot was granted at the same moment. It goes to the next request.
 	l.release()
 	return ctx.Err()
 }
@@ -136,7 +136,7 @@ func (l *limiter) admit() {
 	}
 }
 
-// learn adjusts the limit to how a request went.
+// learn adjusts the limit to the result of a request.
 func (l *limiter) learn(req *http.Request, resp *http.Response, err error, start time.Time) {
 	now := time.Now()
 	l.mu.Lock()
@@ -151,11 +151,11 @@ func (l *limiter) learn(req *http.Request, resp *http.Response, err error, start
 	case overloaded(req.Context(), resp, err):
 		l.ease(start, now)
 	case err != nil:
-		// Refused, cut or cancelled: says nothing about load.
+		// Refused, interrupted or cancelled: this means nothing about the load.
 	case req.Method != http.MethodGet && l.slow(now.Sub(start).Seconds()):
 		l.ease(start, now)
 	case l.inFlight < int(l.limit)/2:
-		// The limit was not what held us back: a greater one would be a guess.
+		// The limit was not reached, so a greater one would be a guess.
 	case l.steep:
 		l.limit = min(l.limit+1, maxLimit)
 	default:
@@ -172,20 +172,20 @@ func (l *limiter) ease(start, now time.Time) {
 	l.limit, l.steep, l.eased = max(l.limit/2, minLimit), false, now
 }
 
-// slow adds a latency and says whether the cluster has become slow: latency has grown to
-// many times what it was at best, and can be felt.
+// slow adds a latency, and reports whether the cluster has become slow: the average is noticeable
+// and many times the best.
 func (l *limiter) slow(seconds float64) bool {
 	if l.latency == 0 {
 		l.fastest, l.latency = seconds, seconds
 		return false
 	}
 	l.latency += (seconds - l.latency) / 16
-	// The best is forgotten slowly, as clusters change.
+	// The best value is raised slowly, as clusters change.
 	l.fastest = min(seconds, l.fastest+(l.latency-l.fastest)/1024)
 	return l.latency > 0.5 && l.latency > 10*l.fastest
 }
 
-// pause admits nothing before a time.
+// pause holds back all new requests until a time.
 func (l *limiter) pause(until time.Time) {
 	if !until.After(l.paused) {
 		return
@@ -198,7 +198,7 @@ func (l *limiter) pause(until time.Time) {
 	})
 }
 
-// overloaded says whether a request failed because there were too many.
+// overloaded reports whether a request failed because of too many requests.
 func overloaded(ctx context.Context, resp *http.Response, err error) bool {
 	if err != nil {
 		return errors.Is(err, context.DeadlineExceeded) || errors.Is(ctx.Err(), context.DeadlineExceeded)

@@ -21,21 +21,22 @@ type Member struct {
 	limiter  *limiter
 	dynamic  dynamic.Interface
 	cancel   context.CancelFunc
-	// kick asks for a probe now; look asks for the API list now.
+	// kick triggers a probe now; look triggers a read of the API list now.
 	kick, look chan struct{}
 
-	tokens tokens // the probes alone use it
+	tokens tokens // only the probes use it
 
 	mu         sync.RWMutex
 	cluster    *clusterv1alpha1.Cluster
 	connection *connection
 	contact    contact
-	accepted   string // the id with which the cluster is joined
-	judged     bool   // it was decided in this process whether what answers is the cluster that was joined
+	accepted   string // ID with which the cluster is joined; "": it is not accepted
+	// This process has decided whether the cluster that answers is the one that was joined.
+	judged     bool
 	apis       *APIs
-	discovered bool             // the API list was asked for at least once
-	mirrored   bool             // the mirror said Synced at least once
-	expiring   metav1.Condition // what is to be said of the hub's token; empty while nothing is
+	discovered bool             // the API list was requested at least once
+	mirrored   bool             // the mirror reported Synced at least once
+	expiring   metav1.Condition // the condition for the hub's token; empty: none yet
 	since      time.Time
 	summarised time.Time // when the resource summary was last written
 }
@@ -47,28 +48,28 @@ func newMember(r *Registry, cluster *clusterv1alpha1.Cluster) *Member {
 		apis: &APIs{}, since: time.Now(), cancel: func() {},
 	}
 	m.connection = brokenConnection(cluster, errNoCredentials)
-	// The client is made of constants and a transport that finds the connection of the
-	// day, so it cannot fail and serves for the member's whole life.
+	// The client has only constants and a transport that finds the current connection. So
+	// creating it cannot fail, and it serves for the member's whole life.
 	m.dynamic = dynamic.NewForConfigOrDie(m.Config())
 	return m
 }
 
-// Name of the cluster.
+// Name returns the name of the cluster.
 func (m *Member) Name() string { return m.name }
 
-// Cluster is the cluster's object as last seen. It is shared: do not change it.
+// Cluster returns the last seen object of the cluster. It is shared: do not change it.
 func (m *Member) Cluster() *clusterv1alpha1.Cluster {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.cluster
 }
 
-// Leaving is true once the Cluster is being deleted.
+// Leaving reports whether the Cluster is being deleted.
 func (m *Member) Leaving() bool { return !m.Cluster().DeletionTimestamp.IsZero() }
 
-// Config returns a configuration for clients of the cluster. All of them share one
-// transport, which limits the requests in flight by how the cluster copes and follows
-// changes of its address and credentials; there is no limit on the rate.
+// Config returns a configuration for clients of the cluster. All clients share one transport. It
+// limits the requests in flight according to the load of the cluster, and follows changes of its
+// address and credentials. There is no limit on the rate.
 func (m *Member) Config() *rest.Config {
 	c := m.current()
 	return &rest.Config{
@@ -77,43 +78,44 @@ func (m *Member) Config() *rest.Config {
 	}
 }
 
-// Passage is for requests in the name of users, now.
+// Passage returns the transports for requests in the name of users, for the current connection.
 func (m *Member) Passage() *Passage {
 	p, fence := m.current().passage, m.registry.options.Fence
 	return &Passage{Base: p.Base, Requests: fence(p.Requests), Upgrades: fence(p.Upgrades)}
 }
 
-// Dynamic is a client of the cluster for the member's whole life.
+// Dynamic returns a client of the cluster, which serves for the member's whole life.
 func (m *Member) Dynamic() dynamic.Interface { return m.dynamic }
 
-// Get reads a path of the cluster, as JSON. It is for what users ask of it by way of the hub: it has no part in the limit of the requests in
-// flight, from which what the hub itself does in the cluster lives, and the caller has one of its own.
+// Get reads a path of the cluster, as JSON. It is for requests of users through the hub. They do
+// not count in the limit on requests in flight, which is for the hub's own work in the cluster.
+// The caller has its own limit, and must close the body.
 func (m *Member) Get(ctx context.Context, path string) (*http.Response, error) {
 	c := m.current()
 	return get(ctx, m.registry.options.Fence(c.transport), c.base, path, http.Header{"Accept": {"application/json"}, "User-Agent": {userAgent}})
 }
 
-// Limit is how many requests may be in flight in the cluster now, watches and streams
-// not counted.
+// Limit returns how many requests may be in flight in the cluster now, without watches and
+// streams.
 func (m *Member) Limit() int { return m.limiter.current() }
 
-// APIs is what the cluster serves as far as is known. It is never nil.
+// APIs returns the known API list of the cluster. It is never nil.
 func (m *Member) APIs() *APIs {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.apis
 }
 
-// Reachable is true while the cluster answers, accepts our credentials, and is the one
-// that was joined. Otherwise whatever is in it is unknown.
+// Reachable reports whether the cluster answers, accepts the hub's credentials, and is the one
+// that was joined. Otherwise its contents are unknown.
 func (m *Member) Reachable() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.reachable()
 }
 
-// ID is the UID of the cluster that answers (that of its namespace kube-system); "" while it is
-// not reachable.
+// ID returns the UID of the cluster that answers (that of its namespace kube-system); "" while it
+// is not reachable.
 func (m *Member) ID() string {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -123,9 +125,10 @@ func (m *Member) ID() string {
 	return m.accepted
 }
 
-// Lost is true once this process has found out that the cluster does not answer, does not accept our credentials, or is not
-// the one that was joined. Until then it is neither lost nor reachable: what the Cluster's status says may be of an earlier
-// process, or of the time at which a backup of the hub was made.
+// Lost reports whether this process has found that the cluster does not answer, rejects the hub's
+// credentials, or is not the one that was joined. Before that, the cluster is neither lost nor
+// reachable, because the Cluster's status may come from an earlier process or a backup of the
+// hub.
 func (m *Member) Lost() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -134,7 +137,7 @@ func (m *Member) Lost() bool {
 
 func (m *Member) lost() bool {
 	if !m.cluster.DeletionTimestamp.IsZero() && (m.cluster.Status.ID == "" || emptied(m.cluster)) {
-		return true // it never was a member, or is none any more, and nobody asks again who it is
+		return true // it never was a member, or was cleaned up; it is not asked for its identity again
 	}
 	return m.contact.state == silent || m.contact.settled(m.discovered) && m.judged && !m.reachable()
 }
@@ -149,14 +152,14 @@ func (m *Member) current() *connection {
 	return m.connection
 }
 
-// update changes the member's state and tells those concerned if whether it is reachable, or lost, did.
+// update changes the member's state, and notifies the subscribers if Reachable or Lost changed.
 func (m *Member) update(change func()) {
 	if m.set(change) {
 		m.registry.notify(Event{Type: Changed, Name: m.name})
 	}
 }
 
-// set changes the member's state, and says whether those concerned are to be told.
+// set changes the member's state, and reports whether Reachable or Lost changed.
 func (m *Member) set(change func()) (news bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -165,7 +168,8 @@ func (m *Member) set(change func()) (news bool) {
 	return reachable != m.reachable() || lost != m.lost()
 }
 
-// setCluster remembers the Cluster. What the status says is our own doing and no news.
+// setCluster stores the Cluster. Subscribers are not notified of changes of the status, which
+// this package writes.
 func (m *Member) setCluster(cluster *clusterv1alpha1.Cluster) {
 	m.mu.Lock()
 	old := m.cluster
@@ -178,7 +182,7 @@ func (m *Member) setCluster(cluster *clusterv1alpha1.Cluster) {
 	}
 }
 
-// start watches the cluster until stop or the end of ctx.
+// start watches the cluster until stop is called or ctx ends.
 func (m *Member) start(ctx context.Context) {
 	ctx, m.cancel = context.WithCancel(ctx)
 	go m.watchHealth(ctx)
@@ -191,10 +195,10 @@ func (m *Member) stop() {
 	tokenExpiry.DeleteLabelValues(m.name)
 }
 
-// nudge asks for something now without waiting for it.
+// nudge sends a signal without blocking.
 func nudge(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it was asked for already
+	default: // a signal is pending
 	}
 }

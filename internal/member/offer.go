@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// reportPatience is how long a report waits until what it offers has been tried.
+	// reportPatience is how long a report waits for the trial of its credentials.
 	reportPatience = 15 * time.Second
-	// proposals is how often credentials are written beside others that change at that moment.
+	// proposals is the number of attempts to write credentials into a Secret that changes.
 	proposals = 8
 )
 
-// offer says by which way the credentials of a candidate came.
+// offer is the origin of a candidate.
 type offer string
 
 const (
@@ -39,10 +39,12 @@ const (
 	byReport     offer = "report"     // an agent, with its certificate
 )
 
-// Offer takes in what an agent says of how its cluster is reached. With a token that it redeems it speaks for whoever joins the cluster: its
-// credentials are tried through the tunnel as soon as the agent has connected, which it cannot have yet. What it reports later is tried
-// before Offer returns; an error, which quotes nothing secret, says why it was not taken. In both cases the present credentials, if there are any,
-// stay until the hub has reached the same cluster with the new ones. A report for a Cluster with syncMode Push is not asked for: nothing is done.
+// Offer stores credentials that an agent sends for its cluster. With redeemed, the agent sent the
+// token of a join. Its credentials are tried through the tunnel as soon as the agent has
+// connected, which is after this call. Later reports are tried before Offer returns. An error,
+// which contains no secret, is why they were not accepted. In both cases the present credentials,
+// if any, stay until the hub has reached the same cluster with the new ones. Reports for a
+// Cluster with syncMode Push are ignored.
 func (r *Registry) Offer(ctx context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error {
 	known := &clusterv1alpha1.Cluster{}
 	err := r.reader.Get(ctx, client.ObjectKey{Name: cluster}, known)
@@ -83,7 +85,7 @@ func (r *Registry) Offer(ctx context.Context, cluster string, uid types.UID, c t
 	return r.confirm(ctx, known, next.ID)
 }
 
-// usable refuses what no Cluster and no Secret could have.
+// usable returns an error for credentials that no Cluster or Secret could have.
 func usable(c tunnel.Credentials) error {
 	at, err := url.ParseRequestURI(c.Endpoint)
 	switch {
@@ -99,7 +101,8 @@ func usable(c tunnel.Credentials) error {
 	return nil
 }
 
-// propose writes a candidate beside the present credentials of a Cluster. Without an ID it is what is there already.
+// propose writes a candidate beside the present credentials of a Cluster. It clears next.ID if
+// the credentials are present already.
 func (r *Registry) propose(ctx context.Context, cluster *clusterv1alpha1.Cluster, next *candidate) error {
 	key := credentialsKey(cluster)
 	for range proposals {
@@ -124,7 +127,7 @@ func (r *Registry) propose(ctx context.Context, cluster *clusterv1alpha1.Cluster
 	return fmt.Errorf("secret %s changes all the time; try again", key)
 }
 
-// credentialsKey is where the credentials of a Cluster are, or are to be.
+// credentialsKey returns the key of the Secret for the credentials of a Cluster.
 func credentialsKey(cluster *clusterv1alpha1.Cluster) client.ObjectKey {
 	if ref := cluster.Spec.SecretRef; ref.Name != "" && misplaced(ref) == nil {
 		return client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
@@ -132,8 +135,8 @@ func credentialsKey(cluster *clusterv1alpha1.Cluster) client.ObjectKey {
 	return client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster.Name}
 }
 
-// proposeBeside writes a candidate into a Secret that is there. One that was accepted is carried through first, and what a report says does not
-// displace what others are waiting for.
+// proposeBeside writes a candidate into an existing Secret. An accepted candidate is completed
+// first, and a report does not replace the candidate of a join.
 func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, next *candidate) error {
 	if isOthers(secret, cluster.Name) || len(secret.Data) > 0 && !isCredentials(secret) {
 		return fmt.Errorf("secret %s/%s, in which the credentials are to be stored, holds something else; delete it if nothing needs it",
@@ -168,7 +171,8 @@ func (r *Registry) proposeBeside(ctx context.Context, cluster *clusterv1alpha1.C
 	return nil
 }
 
-// confirm waits until a candidate was tried. One that was not in time stays, and is tried later.
+// confirm waits until a candidate was tried. If that takes too long, the candidate stays and is
+// tried later.
 func (r *Registry) confirm(ctx context.Context, cluster *clusterv1alpha1.Cluster, id string) error {
 	key := credentialsKey(cluster)
 	var said *tried
@@ -194,13 +198,13 @@ func (r *Registry) confirm(ctx context.Context, cluster *clusterv1alpha1.Cluster
 	return nil
 }
 
-// Delays between the trials of one candidate that cannot be tried yet.
+// Delays between trials of a candidate that cannot be tried yet.
 const (
 	trialFirst = 2 * time.Second
 	trialLast  = time.Minute
 )
 
-// trial is what is known of a candidate that could not be tried yet.
+// trial is the state of a candidate that could not be tried yet.
 type trial struct {
 	id       string
 	failures int
@@ -209,10 +213,10 @@ type trial struct {
 	why      string
 }
 
-// errAway is why a candidate waits for an agent.
+// errAway means that a candidate waits for an agent.
 var errAway = errors.New("no agent of the cluster is connected")
 
-// postponed notes that a candidate could not be tried, and has that done again.
+// postponed records that a candidate could not be tried, and schedules the next attempt.
 func (r *Registry) postponed(ctx context.Context, cluster string, next *candidate, why error) {
 	r.mu.Lock()
 	t := r.trials[cluster]
@@ -229,14 +233,14 @@ func (r *Registry) postponed(ctx context.Context, cluster string, next *candidat
 	r.enqueue(cluster, wait)
 }
 
-// tried forgets that a candidate waits.
+// tried removes the record of a waiting candidate.
 func (r *Registry) tried(cluster string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.trials, cluster)
 }
 
-// trialOf is what is known of a candidate of a Cluster that waits; zero if none does.
+// trialOf returns the record of a Cluster's waiting candidate; zero: none waits.
 func (r *Registry) trialOf(cluster string) trial {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -246,13 +250,13 @@ func (r *Registry) trialOf(cluster string) trial {
 	return trial{}
 }
 
-// isDue is true if a candidate waits that may be tried again.
+// isDue reports whether a candidate waits that may be tried again.
 func (r *Registry) isDue(cluster string) bool {
 	t := r.trialOf(cluster)
 	return t.id != "" && !time.Now().Before(t.due)
 }
 
-// tryOffered tries what an agent, or a join, offered for a Cluster that has no credentials yet.
+// tryOffered tries the candidate of an agent or a join for a Cluster that has no credentials yet.
 func (r *Registry) tryOffered(ctx context.Context, cluster *clusterv1alpha1.Cluster) error {
 	if !cluster.DeletionTimestamp.IsZero() {
 		return nil

@@ -9,12 +9,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Probes says how often each cluster is asked whether it answers, and when it counts as
-// unreachable. The zero value is DefaultProbes.
+// Probes are the settings for health checks of clusters. The zero value means DefaultProbes.
 type Probes struct {
 	// Interval is the time between two probes of a cluster that answers.
 	Interval time.Duration
-	// Timeout is how long a cluster may take to answer each question of a probe.
+	// Timeout is how long a cluster may take to answer each request of a probe.
 	Timeout time.Duration
 	// Failures is how many probes in a row must fail before the cluster counts as unreachable.
 	Failures int
@@ -23,7 +22,7 @@ type Probes struct {
 // DefaultProbes are the defaults of the flags.
 var DefaultProbes = Probes{Interval: 10 * time.Second, Timeout: 5 * time.Second, Failures: 3} //nolint:gochecknoglobals // a constant
 
-// Bounds of what Validate accepts.
+// Limits that Validate accepts.
 const (
 	// minProbeTime is the least interval and timeout. A new connection takes three round trips
 	// before its first answer.

@@ -12,10 +12,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// nowhere is a namespace in which an agent's profile gives no rights: what may be read there may be read everywhere. It need not exist.
+// nowhere is a namespace in which an agent's profile grants nothing. What may be read there may
+// be read everywhere. It need not exist.
 const nowhere = "orrery-nowhere"
 
-// readable asks the cluster what its agent lets the hub read in every namespace.
+// readable asks the cluster which rights the hub has in every namespace. placed are the
+// namespaces with additional rights.
 func (c *connection) readable(ctx context.Context, placed []string) ([]authorizationv1.ResourceRule, error) {
 	client, err := authorizationv1client.NewForConfigAndClient(&rest.Config{Host: c.base.String(), QPS: -1}, &http.Client{Transport: c.transport})
 	if err != nil {
@@ -32,11 +34,11 @@ func (c *connection) readable(ctx context.Context, placed []string) ([]authoriza
 	return review.Status.ResourceRules, nil
 }
 
-// bounded is the list in which it says of each type where the hub may read it: everywhere, by rules, or in namespaces, where it may
-// do everything.
+// bounded returns the list with the namespaces in which the hub may read each type: all if rules
+// allow that, otherwise the given ones, where it has all rights.
 func (a *APIs) bounded(rules []authorizationv1.ResourceRule, namespaces []string) *APIs {
 	all := slices.Clone(a.all)
-	within := append([]string{}, namespaces...) // not nil, which is everywhere
+	within := append([]string{}, namespaces...) // not nil, which means everywhere
 	slices.Sort(within)
 	for i := range all {
 		api := &all[i]
@@ -52,7 +54,7 @@ func (a *APIs) bounded(rules []authorizationv1.ResourceRule, namespaces []string
 	return newAPIs(all, slices.Clone(a.stale), a.failure)
 }
 
-// may says whether rules allow a verb for all objects of a type.
+// may reports whether rules allow a verb for all objects of a type.
 func may(rules []authorizationv1.ResourceRule, api API, verb string) bool {
 	return slices.ContainsFunc(rules, func(r authorizationv1.ResourceRule) bool {
 		names := func(list []string, name string) bool {

@@ -15,16 +15,18 @@ import (
 )
 
 const (
-	// readyTimeout bounds how long a join waits for an API server that answers but is not ready. The context of the join may end before.
+	// readyTimeout limits how long a join waits for an API server that answers but is not ready.
+	// The context of the join may end earlier.
 	readyTimeout = time.Minute
-	// trialReadyTimeout is readyTimeout for the trial of new credentials by the hub. It is less than confirmTimeout, so that the join learns
-	// of the outcome.
+	// trialReadyTimeout is readyTimeout for the hub's trial of new credentials. It is less than
+	// confirmTimeout, so that the join gets the result.
 	trialReadyTimeout = 20 * time.Second
-	// readyLook is the time between two questions whether an API server is ready.
+	// readyLook is the time between two checks whether an API server is ready.
 	readyLook = 500 * time.Millisecond
 )
 
-// notReadyError is the answer of an API server that cannot serve requests at the moment: it starts, it stops, or a check of it failed under load.
+// notReadyError means that an API server cannot serve requests at the moment: it starts, stops,
+// or failed a check under load.
 type notReadyError struct{ err error }
 
 // Error implements error.
@@ -42,14 +44,15 @@ func isNotReady(err error) bool {
 	return errors.As(err, &status) && passingStatus(int(status.Status().Code))
 }
 
-// passingStatus reports whether an HTTP status says nothing of the next request.
+// passingStatus reports whether an HTTP status is temporary, so that the next request may
+// succeed.
 func passingStatus(code int) bool {
 	return code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// askUntilReady asks an API server until it answers something else than that it is not ready, and
-// returns that answer. If ctx ends before, it returns the last answer that was not cut off.
-// waiting is called once, before the second question; it may be nil.
+// askUntilReady calls ask until its error is no longer a not-ready error, and returns that
+// result. If ctx ends first, it returns the last complete answer. waiting is called once, before
+// the second call; it may be nil.
 func askUntilReady(ctx context.Context, ask func() error, waiting func()) error {
 	var answer error
 	for {
@@ -71,9 +74,8 @@ func askUntilReady(ctx context.Context, ask func() error, waiting func()) error 
 	}
 }
 
-// examineReady is examine that asks again while the API server says that it is not ready, until ctx
-// ends or timeout has passed. It returns then what the API server said last. Progress is told once
-// that the join waits; it may be nil.
+// examineReady calls examine until the API server is ready, ctx ends or timeout has passed, and
+// returns the last result. progress is called once when the wait begins; it may be nil.
 func examineReady(
 	ctx context.Context, dial Dial, cluster *clusterv1alpha1.Cluster, secret *corev1.Secret, timeout time.Duration, progress func(string),
 ) (found contact, err error) {
@@ -93,8 +95,8 @@ func examineReady(
 	return found, err
 }
 
-// WaitHubReady asks the API server of a hub until it is ready, or ctx ends. An answer of another kind, and no answer, end the wait without an
-// error: the request that comes next explains them.
+// WaitHubReady waits until the API server of a hub is ready, or ctx ends. Other answers, and no
+// answer, end the wait without an error, because the next request will explain them.
 func WaitHubReady(ctx context.Context, hub *rest.Config) error {
 	rt, err := rest.TransportFor(hub)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package member knows the clusters of the fleet: it joins them, keeps one connection to
-// each, watches their health, identity and API lists, and lets them leave.
+// Package member manages the clusters of the fleet. It joins them, keeps one connection to each,
+// watches their health, identity and API lists, and removes them when they leave.
 //
-// The rest of Orrery sees a cluster as a Member of the Registry. Its Reachable method is
-// the gate of every decision: a cluster that does not answer, refuses our credentials or
-// is not the one that was joined is unknown, never empty.
+// Other packages see a cluster as a Member of the Registry. They must check its Reachable method
+// before each decision: the state of a cluster that does not answer, rejects the hub's
+// credentials or is not the one that was joined is unknown, never empty.
 package member
 
 import (
@@ -25,38 +25,41 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// Options of the registry. The zero value is good but for HubID.
+// Options of the registry. The zero value is valid except for HubID.
 type Options struct {
-	// Observe tells what the mirror knows of a cluster. Unset: nothing is observed, and
-	// every cluster counts as mirrored.
+	// Observe returns the mirror's summary of a cluster. nil: every cluster counts as mirrored.
 	Observe func(cluster string) Observation
-	// Provision brings the hosts of a Cluster with spec.provision to it. It is the step of the condition Provisioned.
+	// Provision builds a Cluster with spec.provision on its hosts. It is the step of the
+	// condition Provisioned.
 	Provision func(ctx context.Context, o *clusterv1alpha1.Cluster) error
 	// Departures are the phases in which a cluster leaves.
 	Departures []Departure
-	// Dial opens the connections to clusters with syncMode Push. The default dials them directly.
+	// Dial opens connections to clusters with syncMode Push. The default dials them directly.
 	Dial Dial
-	// Tunnel reaches clusters with syncMode Pull. Unset: they are unknown.
+	// Tunnel connects to clusters with syncMode Pull. nil: they are unknown.
 	Tunnel Tunnel
-	// Fence wraps the transport to each cluster: it refuses requests that may write once this server must not. Unset: none.
+	// Fence wraps the transport to each cluster. It rejects requests that may write once this
+	// server must not write any more. nil: none.
 	Fence func(http.RoundTripper) http.RoundTripper
-	// Clock tells when the hub's tokens in clusters are to be renewed. The default is the machine's.
+	// Clock decides when the hub's tokens in clusters are renewed. The default is the machine's
+	// clock.
 	Clock clock.PassiveClock
-	// HubID is the UID of the hub's kube-system namespace: the hub cannot join itself.
+	// HubID is the UID of the hub's kube-system namespace. It prevents the hub from joining
+	// itself.
 	HubID string
-	// dials is held by probes that dial.
+	// dials is the semaphore of probes that dial.
 	dials chan struct{}
 	// ProbeInterval is the time between two probes of a healthy cluster. The default is that of
 	// DefaultProbes.
 	ProbeInterval time.Duration
-	// ProbeTimeout is how long a cluster may take to answer each question of a probe. The default
+	// ProbeTimeout is how long a cluster may take to answer each request of a probe. The default
 	// is that of DefaultProbes.
 	ProbeTimeout time.Duration
 	// FailureThreshold is how many probes in a row must fail before a cluster counts as
 	// unreachable. The default is that of DefaultProbes.
 	FailureThreshold int
-	// DiscoveryInterval is the time between two looks at a cluster's API list. The default
-	// is 60s.
+	// DiscoveryInterval is the time between two reads of a cluster's API list. The default is
+	// 60s.
 	DiscoveryInterval time.Duration
 
 	// probed is called after each probe.
@@ -98,25 +101,25 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Observation is what the mirror knows of a cluster.
+// Observation is the mirror's summary of a cluster.
 type Observation struct {
-	// Synced is true when every selected type was listed at least once, and no list that is repeated
-	// is overdue.
+	// Synced is true when every selected type was listed at least once, and no repeated list is
+	// overdue.
 	Synced bool
-	// NotStored is true while what was observed cannot be stored, or was lost: that the
-	// cluster was mirrored before says nothing then.
+	// NotStored is true while observations cannot be stored, or were lost. An earlier Synced then
+	// no longer counts.
 	NotStored bool
-	// Message says what is missing while Synced is false.
+	// Message is what is missing while Synced is false.
 	Message string
-	// Notice says what is known to be amiss while Synced is true; "": nothing.
+	// Notice is a known problem while Synced is true; "": none.
 	Notice string
-	// Nodes counts the nodes; nil while they are unknown.
+	// Nodes is the summary of the nodes; nil while they are unknown.
 	Nodes *clusterv1alpha1.NodeSummary
-	// Resources adds up the capacity; nil while it is unknown.
+	// Resources is the sum of the capacity; nil while it is unknown.
 	Resources *clusterv1alpha1.ResourceSummary
 }
 
-// EventType says what happened to a member.
+// EventType is the kind of an Event.
 type EventType string
 
 // The types of events.
@@ -125,18 +128,18 @@ const (
 	Joined EventType = "Joined"
 	// Changed: its reachability, its API list or its Cluster object changed.
 	Changed EventType = "Changed"
-	// Left: it is no member any more.
+	// Left: it is no longer a member.
 	Left EventType = "Left"
 )
 
-// Event is something that happened to a member.
+// Event is a change of a member.
 type Event struct {
 	Type EventType
-	// Name of the cluster.
+	// Name is that of the cluster.
 	Name string
 }
 
-// refreshDelay coalesces the requests to look at a Cluster again.
+// refreshDelay combines several requests to reconcile a Cluster.
 const refreshDelay = time.Second
 
 // Registry holds the members of the fleet.
@@ -149,21 +152,22 @@ type Registry struct {
 	mu          sync.RWMutex
 	ctx         context.Context //nolint:containedctx // the lifetime of the members' goroutines, set when the controller starts
 	members     map[string]*Member
-	trials      map[string]*trial    // by cluster: candidates that could not be tried yet
-	counted     map[string]time.Time // when the spares of a cluster were written last
+	trials      map[string]*trial    // candidates that could not be tried yet, by cluster
+	counted     map[string]time.Time // last writes of the spares, by cluster
 	began       time.Time
 	subscribers []func(Event)
 	queue       workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 	storing     sync.Mutex
-	storedBound bool // what an earlier version stored is bound to its clusters
+	storedBound bool // the Secrets of earlier versions are bound to their clusters
 	bound       reconciler.Attempt
 }
 
-// Prepared returns a channel that is closed once the registry has written what a start writes on the hub, or has failed to once.
+// Prepared returns a channel that is closed after the registry's first attempt to write on the
+// hub what a start writes, successful or not.
 func (r *Registry) Prepared() <-chan struct{} { return r.bound.Ended() }
 
-// Member returns the cluster of that name.
+// Member returns the member with that name; false: there is none.
 func (r *Registry) Member(name string) (*Member, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -171,7 +175,7 @@ func (r *Registry) Member(name string) (*Member, bool) {
 	return m, ok
 }
 
-// Members returns the clusters by name.
+// Members returns the members, sorted by name.
 func (r *Registry) Members() []*Member {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -183,20 +187,18 @@ func (r *Registry) Members() []*Member {
 	return all
 }
 
-// Subscribe calls f after each change of a member. f must not block; it is not told of
-// the members that are there already.
+// Subscribe registers f, which is called after each change of a member. f must not block. It is
+// not called for members that exist already.
 func (r *Registry) Subscribe(f func(Event)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.subscribers = append(r.subscribers, f)
 }
 
-// Refresh has a Cluster's status written again soon, because what is observed of it may
-// have changed.
+// Refresh reconciles a Cluster soon, because the data in its status may have changed.
 func (r *Registry) Refresh(cluster string) { r.enqueue(cluster, refreshDelay) }
 
-// Rediscover has a cluster's API list read again soon, because its CRDs or APIServices
-// changed.
+// Rediscover reads a cluster's API list soon, because its CRDs or APIServices changed.
 func (r *Registry) Rediscover(cluster string) {
 	if m, ok := r.Member(cluster); ok {
 		m.rediscover()
@@ -208,7 +210,7 @@ func (r *Registry) enqueue(cluster string, after time.Duration) {
 	queue := r.queue
 	r.mu.RUnlock()
 	if queue == nil {
-		return // every Cluster is looked at when the controller starts
+		return // every Cluster is reconciled when the controller starts
 	}
 	queue.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: cluster}}, after)
 }
@@ -222,13 +224,13 @@ func (r *Registry) notify(e Event) {
 	}
 }
 
-// ensure returns the member of a Cluster as it is now, starting to watch it if it is new.
+// ensure returns the member of a Cluster, with the given object. It starts a member that is new.
 func (r *Registry) ensure(cluster *clusterv1alpha1.Cluster) *Member {
 	r.mu.Lock()
 	m, known := r.members[cluster.Name]
 	var replaced *Member
 	if known && m.Cluster().UID != cluster.UID {
-		// Deleted and created again between two looks: another cluster, for all we know.
+		// Deleted and created again between two reads of the cache: it may be another cluster.
 		replaced, known = m, false
 	}
 	if !known {
@@ -251,7 +253,7 @@ func (r *Registry) ensure(cluster *clusterv1alpha1.Cluster) *Member {
 	return m
 }
 
-// remove forgets a member.
+// remove stops and deletes a member.
 func (r *Registry) remove(name string) {
 	r.mu.Lock()
 	m, ok := r.members[name]
@@ -263,14 +265,14 @@ func (r *Registry) remove(name string) {
 	}
 	m.stop()
 	r.notify(Event{Type: Left, Name: name})
-	// A cluster that was refused because this one was it may join now.
+	// A cluster that was refused because it was this one may join now.
 	for _, other := range r.Members() {
 		r.enqueue(other.name, 0)
 	}
 }
 
-// share returns a snapshot that another member holds already if it is the same: clusters
-// of one version mostly serve the same list, and it is the largest thing a member holds.
+// share returns an equal snapshot of another member, if there is one. Clusters of one version
+// mostly serve the same list, and it is the largest part of a member.
 func (r *Registry) share(apis *APIs) *APIs {
 	for _, m := range r.Members() {
 		if held := m.APIs(); held.fingerprint == apis.fingerprint {

@@ -17,8 +17,8 @@ import (
 	"orrery.dev/orrery/internal/tunnel"
 )
 
-// bearerToken is a token that may be replaced while connections are open. Tokens are renewed several times a day, and what is open, such as
-// watches and execs, goes on with the one that it began with.
+// bearerToken is a token that can be replaced while connections are open. Tokens are renewed
+// several times a day. Open streams, such as watches and execs, continue with their first token.
 type bearerToken struct{ value atomic.Pointer[string] }
 
 func newBearerToken(value string) *bearerToken {
@@ -27,7 +27,8 @@ func newBearerToken(value string) *bearerToken {
 	return t
 }
 
-// bearing is a transport that sends the token of the day, unless a request says itself who it is of.
+// bearing is a transport that sends the current token with requests that have no Authorization
+// header.
 type bearing struct {
 	next  http.RoundTripper
 	token *bearerToken
@@ -47,8 +48,8 @@ func (b *bearing) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper implements utilnet.RoundTripperWrapper.
 func (b *bearing) WrappedRoundTripper() http.RoundTripper { return b.next }
 
-// renew has the connection use the tokens of Secrets, and says whether that is all that it takes: nothing else differs, and each token is of
-// whom the old one was of.
+// renew switches the connection to the tokens of the Secrets. It returns false, and changes
+// nothing, if the Secrets differ in more, or a token belongs to another user.
 func (c *connection) renew(cluster *clusterv1alpha1.Cluster, secret, impersonator *corev1.Secret) bool {
 	fixed, err := connectionKey(&cluster.Spec, withoutToken(secret), withoutToken(impersonator))
 	if err != nil || fixed != c.fixed {
@@ -68,7 +69,7 @@ func (c *connection) renew(cluster *clusterv1alpha1.Cluster, secret, impersonato
 	return true
 }
 
-// withoutToken is a Secret but for its token, and what is known of that.
+// withoutToken returns a copy of a Secret without its token and grant.
 func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	if secret == nil {
 		return nil
@@ -80,14 +81,15 @@ func withoutToken(secret *corev1.Secret) *corev1.Secret {
 	return &rest
 }
 
-// withoutGrant is the data of a Secret but for what is known of its token.
+// withoutGrant returns the data of a Secret without the grant.
 func withoutGrant(data map[string][]byte) map[string][]byte {
 	rest := maps.Clone(data)
 	delete(rest, keyGrant)
 	return rest
 }
 
-// tokenLifeOf is for how long a token of an agent was granted, by the clock of the cluster if it says so itself.
+// tokenLifeOf returns the life of a token of an agent: by the cluster's clock if the token has
+// it, otherwise until its end.
 func tokenLifeOf(c tunnel.Credentials, now time.Time) time.Duration {
 	var says struct {
 		Issued  int64 `json:"iat"`
@@ -99,7 +101,8 @@ func tokenLifeOf(c tunnel.Credentials, now time.Time) time.Duration {
 	return c.Expires.Sub(now)
 }
 
-// sameSubject is true of tokens that say to be of the same user of the same issuer, and of equal ones. Whether they are is judged by the cluster.
+// sameSubject reports whether two tokens are equal, or claim the same user of the same issuer.
+// The cluster verifies that.
 func sameSubject(a, b string) bool {
 	if a == b {
 		return true
@@ -109,13 +112,13 @@ func sameSubject(a, b string) bool {
 	return errA == nil && errB == nil && subjectA == subjectB
 }
 
-// claims of a token that say whose it is.
+// claims are those parts of a token that identify its user.
 type claims struct {
 	Issuer  string `json:"iss"`
 	Subject string `json:"sub"`
 }
 
-// subject reads whose a token says to be, without verifying it.
+// subject returns the user that a token claims, without verification.
 func subject(token string) (c claims, err error) {
 	if err = read(token, &c); err == nil && c.Subject == "" {
 		err = errors.New("the token says not whose it is")
@@ -123,7 +126,7 @@ func subject(token string) (c claims, err error) {
 	return c, err
 }
 
-// read reads the claims of a token of a ServiceAccount, without verifying it.
+// read parses the claims of a ServiceAccount's token, without verification.
 func read(token string, into any) error {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {

@@ -19,22 +19,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Bounds of what a member may have us keep in memory. It may be hostile, or broken.
+// Limits on the data of a member in memory. A member may be hostile, or broken.
 const (
-	// maxHeader bounds the header of an answer.
+	// maxHeader limits the header of a response.
 	maxHeader = 1 << 20
-	// maxObject bounds an object, an event of a watch, an error and a discovery document. etcd takes 1.5 MB for an object.
+	// maxObject limits an object, an event of a watch, an error and a discovery document. etcd
+	// accepts 1.5 MB for an object.
 	maxObject = 16 << 20
-	// maxList bounds a list. Lists of the large types of large clusters come in pages or as events.
+	// maxList limits a list. Lists of the large types of large clusters come in pages or as
+	// events.
 	maxList = 256 << 20
-	// maxUnread bounds all answers of a member together that are being read.
+	// maxUnread limits the sum of all responses of a member that are being read.
 	maxUnread = 512 << 20
 )
 
 // Dial opens a connection to an address of a cluster, or to the proxy in front of it.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// dialDirectly is how clusters are dialled that nothing else is said about.
+// dialDirectly is the default Dial.
 func dialDirectly(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext(ctx, network, address)
 }
@@ -48,7 +50,8 @@ const (
 	plain                // one for each request, of HTTP/1.1, which upgrades need
 )
 
-// newTransport makes the transport of every client of a member: it authenticates and does nothing else but send.
+// newTransport returns the transport for all clients of a member, which only authenticates and
+// sends.
 func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken) (http.RoundTripper, error) {
 	config = rest.CopyConfig(config)
 	config.BearerToken = "" // it may change
@@ -64,7 +67,7 @@ func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken)
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: maxHeader,
 		MaxIdleConnsPerHost: maxLimit, DisableCompression: config.DisableCompression,
 	}
-	// A GET that finds a connection lost which was kept open is sent again, and an exec may be one.
+	// A GET on a lost keep-alive connection is sent again, and an exec may be a GET.
 	t.DisableKeepAlives = as != shared
 	if as != fresh {
 		t = utilnet.SetTransportDefaults(t) // HTTP/2, where that is offered, and pings on it
@@ -76,9 +79,9 @@ func newTransport(config *rest.Config, dial Dial, as manner, token *bearerToken)
 	return rt, nil
 }
 
-// Passage is how the requests of users get to a cluster: with credentials that may impersonate them and without any limit. It
-// serves for as long as the cluster's address and credentials stay the same. What comes back is for the users, and neither
-// bounded nor, if it is a redirect, followed.
+// Passage has the transports for requests of users to a cluster: with credentials that may
+// impersonate users, and without limits. It serves while the cluster's address and credentials
+// stay the same. Responses are not limited, and redirects are not followed.
 type Passage struct {
 	// Base is the address of the API server.
 	Base *url.URL
@@ -97,8 +100,8 @@ func newPassage(config *rest.Config, dial Dial, token *bearerToken) (*Passage, e
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	config.DisableCompression = true // bytes pass as they are
-	config.UserAgent = ""            // the client's own
+	config.DisableCompression = true // bytes pass unchanged
+	config.UserAgent = ""            // that of the client
 	if dial == nil {
 		dial = dialDirectly
 	}
@@ -112,14 +115,15 @@ func newPassage(config *rest.Config, dial Dial, token *bearerToken) (*Passage, e
 	return p, nil
 }
 
-// close ends the connections that nothing goes over any more.
+// close closes idle connections.
 func (p *Passage) close() {
 	utilnet.CloseIdleConnectionsFor(p.Requests)
 	utilnet.CloseIdleConnectionsFor(p.Upgrades)
 }
 
-// guarded is the transport of our own clients. A redirect would take the hub's requests, and a token, to wherever the member
-// says, and what it answers is kept in memory.
+// guarded is the transport of the hub's own clients. It rejects redirects, which would send the
+// hub's requests and token to an address that the member chooses, and limits responses, which are
+// kept in memory.
 type guarded struct {
 	next   http.RoundTripper
 	base   *url.URL
@@ -158,7 +162,7 @@ func isWatch(req *http.Request) bool {
 	return err == nil && on
 }
 
-// isList is true for the read of a collection, such as /api/v1/namespaces/NAME/pods.
+// isList reports whether a request reads a collection, such as /api/v1/namespaces/NAME/pods.
 func isList(req *http.Request, base *url.URL) bool {
 	parts := strings.Split(strings.Trim(strings.TrimPrefix(req.URL.Path, strings.TrimSuffix(base.Path, "/")), "/"), "/")
 	version := 2 // segments up to it: api, v1
@@ -175,16 +179,16 @@ func isList(req *http.Request, base *url.URL) bool {
 	return len(parts) == 1
 }
 
-// boundedBody is an answer that ends with an error where it becomes too large.
+// boundedBody is a response body that returns an error when it becomes too large.
 type boundedBody struct {
 	io.ReadCloser
 
 	what   string
-	most   int64 // of all of it or, in a watch, of an event
+	most   int64 // limit for the whole body or, in a watch, for an event
 	unread *atomic.Int64
-	held   int64 // what was read and counts in unread
+	held   int64 // bytes that were read and count in unread
 
-	events         bool // it is a sequence of JSON objects
+	events         bool // a sequence of JSON objects
 	depth          int
 	quoted, escape bool
 }
@@ -214,7 +218,7 @@ func (b *boundedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// scan returns how much is held of an object that has not ended, after p.
+// scan returns the number of bytes of the unfinished object after p.
 func (b *boundedBody) scan(p []byte) int64 {
 	held := b.held
 	for len(p) > 0 {
@@ -246,7 +250,7 @@ func (b *boundedBody) scan(p []byte) int64 {
 	return held
 }
 
-// readDocument reads an answer that is no list of a cluster's objects.
+// readDocument reads a response that is not a list of objects.
 func readDocument(r io.Reader) ([]byte, error) {
 	content, err := io.ReadAll(io.LimitReader(r, maxObject+1))
 	if err == nil && len(content) > maxObject {

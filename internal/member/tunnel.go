@@ -22,34 +22,37 @@ import (
 )
 
 const (
-	// agentsDelay gathers what happens to the agents of a cluster: each connection that is made takes a spare and has another one come.
+	// agentsDelay combines changes of a cluster's agents. Each new connection uses a spare and
+	// lets another one connect.
 	agentsDelay = 100 * time.Millisecond
-	// sparesInterval is the least time between two writes of a number of spares.
+	// sparesInterval is the least time between two writes of the number of spares.
 	sparesInterval = 30 * time.Second
-	// agentsReturn is how long after a start the agents of all clusters may take to come back: until then nobody says that they are away.
+	// agentsReturn is how long after a start the agents of all clusters may take to reconnect.
+	// Before that they do not count as away.
 	agentsReturn = 30 * time.Second
 )
 
-// Tunnel reaches the clusters whose agents dial the hub. A gateway.Gateway is one.
+// Tunnel connects to clusters whose agents dial the hub. gateway.Gateway implements it.
 type Tunnel interface {
-	// Dial connects to a destination in a cluster, by an agent of it.
+	// Dial connects to a destination in a cluster, through one of its agents.
 	Dial(ctx context.Context, cluster, destination string) (net.Conn, error)
-	// Agents of a cluster that are connected.
+	// Agents returns the connected agents of a cluster.
 	Agents(cluster string) []gateway.Agent
 }
 
-// pulls is true of a Cluster whose agent dials the hub.
+// pulls reports whether an agent of the Cluster dials the hub.
 func pulls(cluster *clusterv1alpha1.Cluster) bool {
 	return cluster.Spec.SyncMode == clusterv1alpha1.Pull
 }
 
-// awaitsAgent is true of a Cluster of which nothing is known but that its agent is to come: it is no member yet.
+// awaitsAgent reports whether the first agent of the Cluster has not come yet. It is no member
+// yet.
 func awaitsAgent(cluster *clusterv1alpha1.Cluster) bool {
 	return pulls(cluster) && (cluster.Spec.APIEndpoint == "" || cluster.Spec.SecretRef.Name == "")
 }
 
-// dialer is how a Cluster is dialled: by the hub, or by its agent, who alone says which address that is. There is no other place
-// that decides it.
+// dialer returns the Dial for a Cluster: direct, or through its agent, which alone knows the
+// address. Only this function decides that.
 func (r *Registry) dialer(cluster *clusterv1alpha1.Cluster) Dial {
 	if !pulls(cluster) {
 		return r.options.Dial
@@ -63,11 +66,11 @@ func (r *Registry) dialer(cluster *clusterv1alpha1.Cluster) Dial {
 	}
 }
 
-// errNoTunnel is why a hub cannot reach a cluster by its agent.
+// errNoTunnel means that the hub has no tunnel to reach a cluster through its agent.
 var errNoTunnel = errors.New("the cluster is reached by its agent (syncMode Pull), and this hub accepts no agents; " +
 	"join the cluster again with orrery cluster join --cluster-kubeconfig, or start a server that has a tunnel")
 
-// agents of a Cluster that are connected.
+// agents returns the connected agents of a Cluster.
 func (r *Registry) agents(cluster string) []gateway.Agent {
 	if r.options.Tunnel == nil {
 		return nil
@@ -75,7 +78,8 @@ func (r *Registry) agents(cluster string) []gateway.Agent {
 	return r.options.Tunnel.Agents(cluster)
 }
 
-// AgentsChanged has the registry look at the agents of a cluster, which came, went or changed. It does not block.
+// AgentsChanged notifies the registry that an agent of a cluster connected, disconnected or
+// changed. It does not block.
 func (r *Registry) AgentsChanged(cluster string) {
 	r.mu.Lock()
 	if t := r.trials[cluster]; t != nil && t.agent {
@@ -84,18 +88,19 @@ func (r *Registry) AgentsChanged(cluster string) {
 	r.mu.Unlock()
 	r.enqueue(cluster, agentsDelay)
 	if m, ok := r.Member(cluster); ok && !m.Reachable() && pulls(m.Cluster()) {
-		nudge(m.kick) // it may have come back
+		nudge(m.kick) // it may be reachable again
 	}
 }
 
-// agentsAway is true while the cluster cannot be asked because none of its agents is connected.
+// agentsAway reports whether the cluster cannot be asked because none of its agents is connected.
 func (m *Member) agentsAway() bool {
 	r := m.registry
 	return pulls(m.Cluster()) && r.options.Tunnel != nil && len(r.agents(m.name)) == 0
 }
 
-// awaitsAgents is true while nothing is known of the cluster in this process, which has just begun, and its agents may be on their way: they cannot come
-// while there is no hub, so that they are away says nothing yet.
+// awaitsAgents reports whether nothing is known of the cluster, because this process has just
+// started and agents may not have reconnected yet. They cannot connect while there is no hub, so
+// their absence means nothing yet.
 func (m *Member) awaitsAgents() bool {
 	m.mu.RLock()
 	undecided := m.contact.state == undecided
@@ -103,14 +108,16 @@ func (m *Member) awaitsAgents() bool {
 	return undecided && m.registry.beginning() > 0 && m.agentsAway()
 }
 
-// beginning is how long agents may still be on their way because this process has just begun.
+// beginning returns how much longer agents may take to reconnect after the start of this process;
+// negative: the time is over.
 func (r *Registry) beginning() time.Duration {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return agentsReturn - time.Since(r.began)
 }
 
-// showAgents says in the status of a Cluster what is known of its agents. It is no step of its own: Ready does not depend on it.
+// showAgents writes the state of the agents into the status of a Cluster. It is not a step, since
+// Ready does not depend on it.
 func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	if !pulls(o) {
 		o.Status.Agent = nil
@@ -122,7 +129,7 @@ func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	said := meta.FindStatusCondition(o.Status.Conditions, clusterv1alpha1.ConditionAgentConnected)
 	if now.Replicas == 0 && said != nil && said.Status == metav1.ConditionTrue {
 		if wait := r.beginning(); wait > 0 {
-			r.enqueue(o.Name, wait) // this process has just begun, and they are on their way
+			r.enqueue(o.Name, wait) // the process has just started, and they may reconnect
 			return
 		}
 	}
@@ -146,7 +153,8 @@ func (c *clusters) showAgents(o *clusterv1alpha1.Cluster) {
 	reconciler.SetCondition(&o.Status.Conditions, condition, o.Generation)
 }
 
-// countSpares writes what is known of the agents; their number of spares, which changes with each connection, now and then.
+// countSpares writes the state of the agents. A change of only the number of spares is written at
+// most every sparesInterval, since it changes with each connection.
 func (c *clusters) countSpares(o *clusterv1alpha1.Cluster, now *clusterv1alpha1.AgentStatus) {
 	old := o.Status.Agent
 	if equality.Semantic.DeepEqual(old, now) {
@@ -170,7 +178,7 @@ func (c *clusters) countSpares(o *clusterv1alpha1.Cluster, now *clusterv1alpha1.
 	o.Status.Agent = now
 }
 
-// summary is what is shown of agents. It depends on their order in nothing.
+// summary returns the status for agents. It does not depend on their order.
 func summary(agents []gateway.Agent) *clusterv1alpha1.AgentStatus {
 	s := &clusterv1alpha1.AgentStatus{Replicas: int32(len(agents))} //nolint:gosec // a gateway bounds them
 	if len(agents) == 0 {
@@ -202,7 +210,8 @@ func summary(agents []gateway.Agent) *clusterv1alpha1.AgentStatus {
 	return s
 }
 
-// older compares the versions of agents. What is no version, such as that of a build for a test, is older than any.
+// older reports whether version a of an agent is older than b. An invalid version, such as that
+// of a test build, is older than any valid one.
 func older(a, b string) bool {
 	va, errA := version.ParseGeneric(a)
 	vb, errB := version.ParseGeneric(b)
@@ -212,7 +221,7 @@ func older(a, b string) bool {
 	return va.LessThan(vb)
 }
 
-// waitsForAgent says what is to be done for the agent of a cluster to come.
+// waitsForAgent returns the message for a cluster whose agent has not come yet.
 func waitsForAgent(cluster string) string {
 	return fmt.Sprintf("no agent of the cluster has come yet; run orrery cluster join %s --pull, and apply the manifest that it prints in the cluster", cluster)
 }

@@ -15,7 +15,7 @@ import (
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 )
 
-// Unjoin has a cluster leave the fleet. What was placed in it keeps running, unless
+// Unjoin deletes the Cluster, so that it leaves the fleet. Placed objects stay in it, unless
 // deleteWorkloads is true. WaitGone waits until it has left.
 func Unjoin(ctx context.Context, hub client.Client, name string, deleteWorkloads bool) error {
 	cluster := &clusterv1alpha1.Cluster{}
@@ -43,8 +43,7 @@ func Unjoin(ctx context.Context, hub client.Client, name string, deleteWorkloads
 	return nil
 }
 
-// WaitReady waits until a cluster is Ready. When ctx ends first, the error says why it is
-// not.
+// WaitReady waits until a cluster is Ready. If ctx ends first, the error says why it is not.
 func WaitReady(ctx context.Context, hub client.WithWatch, name string) (*clusterv1alpha1.Cluster, error) {
 	cluster, err := await(ctx, hub, name, func(c *clusterv1alpha1.Cluster) bool {
 		return c != nil && meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionReady)
@@ -55,9 +54,9 @@ func WaitReady(ctx context.Context, hub client.WithWatch, name string) (*cluster
 	return cluster, nil
 }
 
-// WaitGone waits until a cluster has left, and returns the Cluster as it was last seen, nil if it was gone from the
-// beginning: its condition WorkloadsLeft says what became of its workloads. When ctx ends first, the error says what it
-// waits for.
+// WaitGone waits until a cluster has left. It returns the last seen Cluster, whose condition
+// WorkloadsLeft shows what happened to its workloads; nil: it was gone at the start. If ctx ends
+// first, the error says what the departure waits for.
 func WaitGone(ctx context.Context, hub client.WithWatch, name string) (*clusterv1alpha1.Cluster, error) {
 	var seen *clusterv1alpha1.Cluster
 	cluster, err := await(ctx, hub, name, func(c *clusterv1alpha1.Cluster) bool {
@@ -72,7 +71,7 @@ func WaitGone(ctx context.Context, hub client.WithWatch, name string) (*clusterv
 	return seen, nil
 }
 
-// because adds what a Cluster says of itself to an error.
+// because adds the Ready condition of a Cluster to an error.
 func because(c *clusterv1alpha1.Cluster, err error) error {
 	if c == nil {
 		return err
@@ -86,8 +85,8 @@ func because(c *clusterv1alpha1.Cluster, err error) error {
 
 var errWatchEnded = errors.New("watch ended")
 
-// await watches a Cluster, nil if there is none, until it is as wanted. It returns what it
-// saw last.
+// await watches a Cluster until done accepts it, and returns the last seen one. The Cluster is
+// nil if it does not exist.
 func await(ctx context.Context, hub client.WithWatch, name string, done func(*clusterv1alpha1.Cluster) bool) (*clusterv1alpha1.Cluster, error) {
 	var last *clusterv1alpha1.Cluster
 	only := &client.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)}

@@ -16,11 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// A type of which a few namespaces are mirrored is asked for namespace by namespace, also because it may be all that the hub may see. The lists are
-// made one after another, as if they were pages of one, whose resource version is that of the first: what happened in the others
-// between theirs and that, the watches say once more. The watches are one, which has got as far as the one that is furthest behind.
+// A type with a few mirrored namespaces is listed and watched in each namespace, because the hub
+// may have access to these only. The lists run one after another, like pages of one list whose
+// resource version is that of the first. Changes in the other namespaces between that version and
+// their own list are repeated by the watches. The watches are merged to one. Its version is that
+// of the watch that is furthest behind.
 
-// list reads a page. Of Secrets it reads the metadata, unless their data is asked for: it must not leave the cluster.
+// list returns a page. For Secrets without data it lists only metadata, so that their data does
+// not leave the cluster.
 func (t *table) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	asks := t.filter.asks()
 	if len(asks) == 1 {
@@ -61,7 +64,7 @@ func (t *table) listOne(ctx context.Context, of ask, o metav1.ListOptions) (runt
 	return t.cluster.objects.Resource(gvr).Namespace(of.namespace).List(ctx, o)
 }
 
-// newest asks one namespace, if there are several: a cluster has one count of versions for a type.
+// newest asks in one namespace, because a cluster has one sequence of versions for a type.
 func (t *table) newest(ctx context.Context) (string, error) {
 	namespace := t.filter.asks()[0].namespace
 	one, err := t.cluster.metadata.Resource(t.api.GroupVersionResource()).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: 1})
@@ -92,7 +95,8 @@ func (t *table) watch(ctx context.Context, o metav1.ListOptions) (events, error)
 	return merge(ctx, cancel, streams), nil
 }
 
-// merge makes one watch of several; of one it makes that, since a hub has more than ten thousand. cancel ends them.
+// merge merges watches. A single one gets no goroutine, since a hub has more than ten thousand.
+// cancel ends all.
 func merge(ctx context.Context, cancel context.CancelFunc, streams []events) events {
 	if len(streams) == 1 {
 		return &single{streams[0], cancel}
@@ -117,7 +121,7 @@ func merge(ctx context.Context, cancel context.CancelFunc, streams []events) eve
 	return m
 }
 
-// single is one stream.
+// single is a merged watch of one stream.
 type single struct {
 	events
 
@@ -129,20 +133,20 @@ func (s *single) close() {
 	s.cancel()
 }
 
-// merged is several streams.
+// merged is a merged watch of several streams.
 type merged struct {
 	ctx     context.Context //nolint:containedctx // of the streams
 	cancel  context.CancelFunc
 	streams []events
 	running sync.WaitGroup
 	came    chan arrival
-	began   string   // where all of them began
-	at      []string // how far each is
-	open    int      // how many have not ended
+	began   string   // version at which all began
+	at      []string // version of each stream
+	open    int      // streams that have not ended
 	ending  <-chan time.Time
 }
 
-// arrival is what a stream returned.
+// arrival is a result of next of a stream.
 type arrival struct {
 	from    int
 	event   watch.Event
@@ -150,7 +154,8 @@ type arrival struct {
 	err     error
 }
 
-// endsTogether is how long the others may go on after one has ended: they end at the same time, or this one was broken off.
+// endsTogether is how long the other streams may continue after one has ended. Normally all end
+// together; otherwise the first one was interrupted.
 const endsTogether = 3 * time.Second
 
 func (m *merged) next() (watch.Event, error) {
@@ -176,7 +181,8 @@ func (m *merged) next() (watch.Event, error) {
 	}
 }
 
-// reached is how far the one is that is furthest behind. Versions that cannot be compared are not passed.
+// reached returns the version of the stream that is furthest behind. It stays at the start if
+// versions are not numbers.
 func (m *merged) reached() string {
 	least := m.at[0]
 	for _, at := range m.at {

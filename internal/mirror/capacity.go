@@ -16,7 +16,7 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Capacity is what a cluster's nodes offer and its pods request.
+// Capacity has the resources that a cluster's nodes offer and its pods request.
 type Capacity struct {
 	Nodes, ReadyNodes int32
 
@@ -25,8 +25,8 @@ type Capacity struct {
 	Allocating  corev1.ResourceList // requested by pods that wait for one
 }
 
-// Capacity returns a cluster's capacity as last observed; false while its nodes or pods
-// are not listed.
+// Capacity returns a cluster's capacity as last observed; false while its nodes or pods are not
+// listed.
 func (m *Mirror) Capacity(cluster string) (Capacity, bool) {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -82,7 +82,7 @@ func (a amounts) list() corev1.ResourceList {
 	return out
 }
 
-// node is what is remembered of a node.
+// node has the parts of a node that count in the capacity.
 type node struct {
 	ready, schedulable bool
 	allocatable        amounts
@@ -93,11 +93,13 @@ func (n *node) equal(other *node) bool {
 	return n == other || n != nil && other != nil && n.ready == other.ready && n.schedulable == other.schedulable &&
 		maps.Equal(n.allocatable, other.allocatable) && maps.Equal(n.about.Labels, other.about.Labels) &&
 		slices.EqualFunc(n.about.Spec.Taints, other.about.Spec.Taints, func(a, b corev1.Taint) bool {
-			return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect // since when changes nothing
+			// The time of a taint does not matter.
+			return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect
 		})
 }
 
-// newNode reads what counts of a node's JSON. Of nodes and pods nothing else is decoded, for a start reads those of all clusters.
+// newNode parses the JSON of a node. Only the necessary parts of nodes and pods are parsed,
+// because a start reads those of all clusters.
 func newNode(body []byte) (*node, error) {
 	var o struct {
 		Metadata struct {
@@ -126,14 +128,14 @@ func newNode(body []byte) (*node, error) {
 	return n, nil
 }
 
-// pod is what is remembered of a pod that has not ended.
+// pod has the parts of a pod that has not ended.
 type pod struct {
-	node     string // "": it waits for one
+	node     string // "": it is pending
 	requests amounts
-	claim    *scheduler.Claim // of one that waits, on the nodes; else nil
+	claim    *scheduler.Claim // its claim on nodes, if it is pending; else nil
 }
 
-// newPod reads what counts of a pod's JSON; nil if it has ended, for then it requests nothing.
+// newPod parses the JSON of a pod; nil: the pod has ended and requests nothing.
 func newPod(body []byte) (*pod, error) {
 	var o struct {
 		Spec struct {
@@ -172,7 +174,7 @@ func newPod(body []byte) (*pod, error) {
 	return p, nil
 }
 
-// whichNodes reads which nodes take a pod. Of pods that have one nobody asks.
+// whichNodes parses the constraints of a pending pod on its node.
 func whichNodes(r *interpreter.Requirements, affinity, tolerations json.RawMessage) error {
 	var a struct {
 		NodeAffinity corev1.NodeAffinity `json:"nodeAffinity"`
@@ -192,7 +194,7 @@ func whichNodes(r *interpreter.Requirements, affinity, tolerations json.RawMessa
 	return nil
 }
 
-// container is what counts of a pod's container.
+// container has the parts of a container that count.
 type container struct {
 	Resources     corev1.ResourceRequirements    `json:"resources"`
 	RestartPolicy *corev1.ContainerRestartPolicy `json:"restartPolicy"`
@@ -206,13 +208,13 @@ func containers(list []container) []corev1.Container {
 	return out
 }
 
-// capacity adds up a cluster's nodes and pods as they come and go.
+// capacity sums up a cluster's nodes and pods. Each change updates the sums.
 type capacity struct {
 	nodes                 map[string]*node
 	pods                  map[key]*pod
 	used                  map[string]amounts // by node
 	allocated, allocating amounts
-	waiting               map[string]waiting // pods without a node, by what they claim
+	waiting               map[string]waiting // pending pods, by claim
 	quotas                map[key]*quota
 	places                *places // nil after a change of a node
 	room                  *Room   // nil after a change
@@ -225,13 +227,13 @@ func newCapacity() *capacity {
 	}
 }
 
-// waiting are pods that wait for a node and claim the same.
+// waiting are the pending pods with the same claim.
 type waiting struct {
 	claim *scheduler.Claim
 	pods  int64
 }
 
-// wait counts a pod that waits for a node, or no longer does.
+// wait adds a pending pod (sign 1), or removes it (-1).
 func (c *capacity) wait(p *pod, sign int64) {
 	same := p.claim.Same()
 	w := c.waiting[same]
@@ -243,8 +245,8 @@ func (c *capacity) wait(p *pod, sign int64) {
 	c.waiting[same] = w
 }
 
-// setPod replaces what is known of a pod; nil: it ended or is gone. It says whether that
-// is news.
+// setPod replaces a pod; nil: it ended or was deleted. changed reports whether that made a
+// difference.
 func (c *capacity) setPod(k key, p *pod) (changed bool) {
 	old := c.pods[k]
 	if old == p || old != nil && p != nil && old.node == p.node &&
@@ -278,7 +280,8 @@ func (c *capacity) account(p *pod, sign int64) {
 	}
 }
 
-// setQuota replaces what is known of a ResourceQuota; nil: it is gone. It says whether that is news.
+// setQuota replaces a ResourceQuota; nil: it was deleted. changed reports whether that made a
+// difference.
 func (c *capacity) setQuota(k key, q *quota) (changed bool) {
 	if c.quotas[k].equal(q) {
 		return false
@@ -291,7 +294,7 @@ func (c *capacity) setQuota(k key, q *quota) (changed bool) {
 	return true
 }
 
-// setNode replaces what is known of a node; nil: it is gone. It says whether that is news.
+// setNode replaces a node; nil: it was deleted. changed reports whether that made a difference.
 func (c *capacity) setNode(name string, n *node) (changed bool) {
 	old := c.nodes[name]
 	if old.equal(n) {
@@ -327,7 +330,7 @@ func (c *capacity) summary() (*clusterv1alpha1.NodeSummary, *clusterv1alpha1.Res
 		}
 }
 
-// count takes a node, pod or quota into the cluster's capacity; the cluster must be locked.
+// count adds a node, pod or quota to the cluster's capacity. The caller holds the cluster's lock.
 func (t *table) count(k key, e *entry) {
 	changed := false
 	switch resourceOf(t.api) {
@@ -348,12 +351,14 @@ func (t *table) count(k key, e *entry) {
 	}
 }
 
-// measured tells that what is free in the cluster changed; the cluster must be locked.
+// measured notifies the subscribers of a change of the cluster's free capacity. The caller holds
+// the cluster's lock.
 func (c *cluster) measured() {
 	for _, f := range *c.mirror.roomSubscribers.Load() {
 		f(c.name)
 	}
 }
 
-// uncount takes a node, pod or quota out of the cluster's capacity.
+// uncount removes a node, pod or quota from the cluster's capacity. The caller holds the
+// cluster's lock.
 func (t *table) uncount(k key) { t.count(k, &entry{}) }

@@ -16,21 +16,21 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// checkpoint is what a watch needs to go on after a restart: the rows that are stored of a type
-// are what the cluster had at a resource version, or newer. It is kept beside the rows, in the
+// checkpoint allows a watch to continue after a restart. It states that the stored rows of a type
+// are those of the cluster at a resource version, or newer. It is stored beside the rows, in the
 // same database.
 type checkpoint struct {
 	Rows            int    `json:"rows"`    // rowFormat when the rows were written
-	Cluster         string `json:"cluster"` // identity of the cluster that they are of
+	Cluster         string `json:"cluster"` // identity of the rows' cluster
 	Version         string `json:"version"`
 	Kind            string `json:"kind"`
 	Namespaced      bool   `json:"namespaced"`
-	Filter          string `json:"filter,omitempty"` // which objects the rows are; "": all
-	Data            string `json:"data,omitempty"`   // of which Secrets they have the data; "": of none
+	Filter          string `json:"filter,omitempty"` // which objects are stored; "": all
+	Data            string `json:"data,omitempty"`   // which Secrets have data; "": none
 	ResourceVersion string `json:"resourceVersion"`
 }
 
-// rowFormat counts up when the index needs something of rows that those stored before do not have.
+// rowFormat is incremented when the index needs data that rows of earlier versions lack.
 const rowFormat = 1
 
 func (t *table) checkpointAt(identity, resourceVersion string) checkpoint {
@@ -41,8 +41,8 @@ func (t *table) checkpointAt(identity, resourceVersion string) checkpoint {
 	}
 }
 
-// identity names the cluster that answers: the UIDs of its Cluster and of its namespace
-// kube-system; "" while nobody knows.
+// identity identifies the cluster that answers, by the UIDs of its Cluster and of its namespace
+// kube-system; "": unknown yet.
 func (c *cluster) identity() string {
 	id := c.source.ID()
 	if id == "" {
@@ -51,24 +51,25 @@ func (c *cluster) identity() string {
 	return string(c.source.Cluster().UID) + "/" + id
 }
 
-// resumable is what the store has of a type with the checkpoint that vouches for it.
+// resumable has the stored entries of a type, and the checkpoint that covers them.
 type resumable struct {
 	identity        string
 	resourceVersion string
 	entries         []*entry
 }
 
-// A first list waits a moment for what the store has: then it writes only what is news, or need
-// not be made. A store that fails is asked again; the lists go on without it.
+// Before a first list, the watch loop waits up to recallPatience for the stored contents. The
+// list then writes only differences, or is not necessary. Reads that fail are repeated while the
+// lists go on.
 const (
 	recallPatience = 5 * time.Second
 	recallDelay    = time.Second
 	recallLongest  = 30 * time.Second
 )
 
-// recall asks the store for what it has of the type, unless that was done, and waits a
-// moment for the answer. A store that fails is asked until it answers; then the type is
-// listed again, so that what the cluster does not have any more leaves the store.
+// recall reads the stored contents of the type, unless that was done, and waits up to
+// recallPatience for the result. It retries in the background. After a late result the type is
+// listed again, so that objects that the cluster no longer has are deleted from the store.
 func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 	t.cluster.mu.Lock()
 	begin := !t.recalled && !t.recalls
@@ -113,8 +114,8 @@ func (t *table) recall(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// askStore saves the type in the store, and reads what the store has of it: the keys or, when
-// there is a checkpoint and it is not too late to use it, everything that the index needs.
+// askStore saves the type in the store, and reads its contents: the keys or, if there is a usable
+// checkpoint and it is not too late for it, all data that the index needs.
 func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	m := t.cluster.mirror
 	t.cluster.mu.Lock()
@@ -125,7 +126,7 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 		return err
 	}
 	gr := resourceOf(described)
-	if gr == secrets { // before anything that is stored counts
+	if gr == secrets { // before any stored row counts
 		if err := t.cluster.tryKeepData(ctx, data); err != nil {
 			return err
 		}
@@ -137,7 +138,7 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	if err := m.store.SaveType(ctx, store.Type{Cluster: t.cluster.name, Resource: gr, API: api}); err != nil {
 		return err
 	}
-	// What waits to be written takes the place of what is stored: neither a row of it counts, nor a checkpoint.
+	// Pending changes replace stored rows. So neither these rows nor the checkpoint count.
 	pending, unwritten := m.writer.waiting(t.cluster.name, gr)
 	var found *resumable
 	if first && !unwritten && !late.Load() {
@@ -167,7 +168,7 @@ func (t *table) askStore(ctx context.Context, late *atomic.Bool) error {
 	return nil
 }
 
-// storedRecords returns what the store has, as records.
+// storedRecords returns the stored contents as records.
 func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]record, error) {
 	stored := map[key]record{}
 	if found != nil {
@@ -182,7 +183,8 @@ func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]re
 	}
 	for _, k := range keys {
 		r := record{uid: k.UID}
-		if k.Version == t.api.GroupVersionKind.Version && t.data == nil { // else the body is to be written again
+		// Otherwise the body must be written again.
+		if k.Version == t.api.GroupVersionKind.Version && t.data == nil {
 			r.stored = number(k.ResourceVersion)
 		}
 		stored[key{k.Namespace, k.Name}] = r
@@ -190,8 +192,8 @@ func (t *table) storedRecords(ctx context.Context, found *resumable) (map[key]re
 	return stored, nil
 }
 
-// readCheckpoint returns what the store has, and vouches for; nil: it does not, or for another
-// cluster or type.
+// readCheckpoint returns the stored contents with their checkpoint; nil: there is none, or it
+// belongs to another cluster or type.
 func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 	db, gr := t.cluster.mirror.store, resourceOf(t.api)
 	state, err := db.Checkpoint(ctx, t.cluster.name, gr)
@@ -207,7 +209,9 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 		return nil, nil //nolint:nilnil // documented
 	}
 	found := &resumable{identity: identity, resourceVersion: c.ResourceVersion}
-	whole := Measured(gr) || gr == coreEvents || gr == groupEvents // these count in the capacity, those have a life
+	// Pods, nodes and quotas count in the capacity, and Events have a life: their bodies are
+	// needed.
+	whole := Measured(gr) || gr == coreEvents || gr == groupEvents
 	for after := (store.Key{}); ; {
 		rows, err := db.Rows(ctx, t.cluster.name, gr, whole, after, pageSize)
 		if err != nil {
@@ -227,11 +231,11 @@ func (t *table) readCheckpoint(ctx context.Context) (*resumable, error) {
 	}
 }
 
-// vouchEvery is the least time between two checkpoints of a type. What happened since the last
-// one is brought again by the watch that goes on from it.
+// vouchEvery is the least time between two checkpoints of a type. A watch that resumes repeats
+// the changes since the last one.
 const vouchEvery = 2 * time.Minute
 
-// vouch has the store keep from where the watch can go on, if it has been handed everything.
+// vouch saves a checkpoint from which the watch can continue, if the store was passed everything.
 func (f *follower) vouch() {
 	t := f.table
 	m := t.cluster.mirror
@@ -245,14 +249,14 @@ func (f *follower) vouch() {
 	}
 	state, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // it is made of strings and numbers
+		panic(err) // it consists of strings and numbers
 	}
 	m.writer.vouch(t, store.Checkpoint{Cluster: t.cluster.name, Resource: resourceOf(t.api), Epoch: epoch, State: state})
 	f.vouchedAt = time.Now()
 }
 
-// resume takes what the store vouches for into the index, and says whether the watch can go on
-// from there. Nothing is synced by that.
+// resume loads the stored contents of a checkpoint into the index, and reports whether the watch
+// can continue from it. It does not mark the table as synced.
 func (f *follower) resume() bool {
 	t := f.table
 	m := t.cluster.mirror
@@ -270,7 +274,7 @@ func (f *follower) resume() bool {
 	for entries := range slices.Chunk(r.entries, pageSize) {
 		var events []Event
 		t.cluster.mu.Lock()
-		if !t.recalled { // the store lost it meanwhile
+		if !t.recalled { // the store has lost its contents
 			t.cluster.mu.Unlock()
 			return false
 		}

@@ -19,21 +19,20 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// listsOfOne is how many types of one cluster are listed at once.
+// listsOfOne is the number of concurrent lists of one cluster.
 const listsOfOne = 8
 
-// listsOfAll is how many types of all clusters are, first come, first served: a thousand clusters
-// that are listed at once, after a start or an outage, would be held in memory as they come. A
-// list that takes longer than slowList gives its place to another: clusters that hang must not
-// keep the others waiting. A type that was listed before, and is listed again for longer than
-// longList, is not current.
+// listsOfAll is the number of concurrent lists of all clusters, first come, first served. It
+// limits the memory for a thousand clusters that are listed at once, after a start or an outage.
+// A list that takes longer than slowList frees its slot, so that clusters that hang do not delay
+// others. A type that is listed again for longer than longList is not current.
 const (
 	listsOfAll = 64
 	slowList   = 10 * time.Second
 	longList   = 2 * time.Minute
 )
 
-// turn waits until another list may begin; false: ctx has ended. done gives the place back.
+// turn waits for a list slot of the mirror. ok is false if ctx ended first. done frees the slot.
 func (m *Mirror) turn(ctx context.Context) (done func(), ok bool) {
 	select {
 	case m.listing <- struct{}{}:
@@ -53,30 +52,31 @@ type cluster struct {
 	gate   *gate
 
 	wake    chan struct{}
-	slots   chan struct{}   // held by types that are listed
+	slots   chan struct{}   // one for each running list of a type
 	quit    context.Context //nolint:containedctx // ended by stop
 	end     context.CancelFunc
-	stopped chan struct{}          // closed when nothing of the cluster runs any more
-	kept    keptData               // of run alone
-	drops   typeDrops              // as well
-	strays  []schema.GroupResource // as well: stored types that no plan was compared with yet
+	stopped chan struct{} // closed when all goroutines of the cluster have ended
+	kept    keptData      // only run uses it
+	drops   typeDrops     // only run uses it
+	// Stored types that were not compared with a plan yet. Only run uses it.
+	strays []schema.GroupResource
 
 	rest     rest.Interface // for watches
 	objects  dynamic.Interface
 	metadata metadata.Interface
 
-	mu        sync.Mutex // guards what follows, and what its tables hold
+	mu        sync.Mutex // guards the fields below, and those of the tables
 	tables    map[schema.GroupResource]*table
 	placed    map[place]*Object
 	orphans   map[place]*Object
 	marks     map[string]namespaceMarks // of namespaces with NamespaceLabel
 	capacity  *capacity
 	since     time.Time // of the last change of reachability
-	planned   bool      // the cluster's API list was seen
-	decided   selection // what is to be mirrored, made from decidedOn
-	kinds     int       // counts the changes of the CustomResourceDefinitions that are known
+	planned   bool      // the cluster's API list was read
+	decided   selection // what to mirror, computed from decidedOn
+	kinds     int       // number of changes of the CustomResourceDefinitions
 	decidedOn inputs
-	problem   error // why there is no client of the cluster
+	problem   error // why there is no client for the cluster
 }
 
 func newCluster(m *Mirror, name string, s source) *cluster {
@@ -89,7 +89,7 @@ func newCluster(m *Mirror, name string, s source) *cluster {
 	return c
 }
 
-// reachable follows the cluster's reachability.
+// reachable records whether the cluster is reachable.
 func (c *cluster) reachable(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,21 +98,22 @@ func (c *cluster) reachable(yes bool) {
 	}
 }
 
-// wakeUp makes the cluster compare what is mirrored with what should be.
+// wakeUp makes the cluster compare its tables with the settings.
 func (c *cluster) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // it will
+	default: // a signal is pending
 	}
 }
 
-// stop ends everything that runs for the cluster.
+// stop ends all work for the cluster and waits for the end.
 func (c *cluster) stop() {
 	c.end()
 	<-c.stopped
 }
 
-// forget takes everything out of the index, once the cluster is stopped; nothing is taken in after that.
+// forget removes everything from the index. The cluster must be stopped, and can then observe
+// nothing more.
 func (c *cluster) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,7 +138,8 @@ func (c *cluster) run(ctx context.Context) {
 	defer readingData.Wait()
 	defer c.drops.running.Wait()
 	for {
-		data := c.secretData() // before the plan, which may know more, and then comes again
+		// Read before the plan. If the plan sees newer settings, there is another wake-up.
+		data := c.secretData()
 		next, unwanted, changed := c.plan()
 		for _, t := range changed {
 			t.stop()
@@ -149,7 +151,7 @@ func (c *cluster) run(ctx context.Context) {
 		c.dropStrays(ctx)
 		c.keepData(ctx, &readingData, data)
 		if len(changed) > 0 {
-			continue // now they can be started
+			continue // their tables can start now
 		}
 		enter := c.slots
 		if next == nil {
@@ -169,7 +171,7 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
-// connect makes the clients, however often that fails; false: ctx has ended.
+// connect creates the clients and retries on errors; false: ctx has ended.
 func (c *cluster) connect(ctx context.Context) bool {
 	for {
 		err := c.clients()
@@ -195,7 +197,7 @@ func (c *cluster) connect(ctx context.Context) bool {
 
 func (c *cluster) clients() (err error) {
 	config := dynamic.ConfigFor(c.source.Config())
-	config.GroupVersion = &schema.GroupVersion{} // each request says its own
+	config.GroupVersion = &schema.GroupVersion{} // each request has its own
 	if c.rest, err = rest.RESTClientFor(config); err != nil {
 		return fmt.Errorf("make client: %w", err)
 	}
@@ -206,8 +208,8 @@ func (c *cluster) clients() (err error) {
 	return nil
 }
 
-// remember makes the types that the store has of the cluster known, so that a cluster that
-// cannot be asked can be searched.
+// remember adds the stored types to the tables, so that a cluster that does not answer can be
+// searched.
 func (c *cluster) remember(apis []member.API) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,19 +220,19 @@ func (c *cluster) remember(apis []member.API) {
 	}
 }
 
-// all returns the tables of the cluster.
+// all returns the tables of the cluster, in no order.
 func (c *cluster) all() []*table {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.tables))
 }
 
-// plan compares what is mirrored with what the cluster serves. next is the type to start
-// with, unwanted are those to be forgotten, changed those to be started anew.
+// plan compares the tables with the types that the cluster serves. next is the table to start,
+// unwanted are those to delete, and changed those to restart.
 func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	apis, complete := c.source.serves()
 	if len(apis) == 0 {
-		return nil, nil, nil // nothing is known yet
+		return nil, nil, nil // the API list was not read yet
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -258,8 +260,8 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 		}
 	}
 	for gr, t := range c.tables {
-		// A type that is not listed may be there all the same while its group does not answer. One that may
-		// be a custom resource may be wanted.
+		// While an API group does not answer, its types may still exist. While custom resources
+		// are unknown, a type may be one of them.
 		if !keep[gr] && !want.unsure && (complete(gr.Group) || served[gr]) {
 			unwanted = append(unwanted, t)
 		}
@@ -267,7 +269,8 @@ func (c *cluster) plan() (next *table, unwanted, changed []*table) {
 	return next, unwanted, changed
 }
 
-// selected is what is to be mirrored of the types that the cluster serves; the cluster must be locked.
+// selected returns what to mirror of the types that the cluster serves. The caller holds the
+// cluster's lock.
 func (c *cluster) selected(apis []member.API) selection {
 	m := c.mirror
 	now := inputs{
@@ -278,7 +281,7 @@ func (c *cluster) selected(apis []member.API) selection {
 		f := facts{apis: apis, required: *now.required, defaults: m.defaults}
 		if t := c.tables[crds]; t != nil && t.synced {
 			f.custom = make(map[schema.GroupResource]bool, len(t.records))
-			for k, r := range t.records { // its name is that of the resource and the group
+			for k, r := range t.records { // named RESOURCE.GROUP
 				if !r.gone {
 					f.custom[schema.ParseGroupResource(k.name)] = true
 				}
@@ -289,7 +292,7 @@ func (c *cluster) selected(apis []member.API) selection {
 	return c.decided
 }
 
-// inputs are what a selection was made from; none of it is ever changed, but replaced.
+// inputs identify the inputs of a selection. They are replaced, never changed.
 type inputs struct {
 	apis     *member.API
 	count    int
@@ -299,8 +302,7 @@ type inputs struct {
 	required *map[schema.GroupVersionKind]bool
 }
 
-// drop forgets a type that the cluster does not serve any more, or that is not to be
-// mirrored.
+// drop deletes a type that the cluster no longer serves, or that is no longer to be mirrored.
 func (c *cluster) drop(ctx context.Context, t *table) {
 	t.stop()
 	m := c.mirror
@@ -317,8 +319,8 @@ func (c *cluster) drop(ctx context.Context, t *table) {
 	c.drops.try(ctx, c, gr)
 }
 
-// progress says whether everything is listed, and no list that is repeated is overdue; the cluster
-// must be locked.
+// progress returns whether everything is listed, and no repeated list is overdue. The caller
+// holds the cluster's lock.
 func (c *cluster) progress() member.Observation {
 	if c.problem != nil {
 		return member.Observation{Message: c.problem.Error()}
@@ -367,13 +369,14 @@ func (c *cluster) progress() member.Observation {
 	return o
 }
 
-// capacityKnown says whether nodes and pods are listed; the cluster must be locked.
+// capacityKnown reports whether nodes and pods are listed. The caller holds the cluster's lock.
 func (c *cluster) capacityKnown() bool {
 	return c.tables[nodes] != nil && c.tables[nodes].synced && c.tables[pods] != nil && c.tables[pods].synced
 }
 
-// quotasKnown says whether it is known which quotas the cluster has, as far as it serves them and lets us read them, or
-// nobody requires that; the cluster must be locked.
+// quotasKnown reports whether the cluster's quotas are known. It is also true if the cluster does
+// not serve them or refuses access, or if nothing requires them. The caller holds the cluster's
+// lock.
 func (c *cluster) quotasKnown() bool {
 	if !(*c.mirror.required.Load())[quotaKind] {
 		return true
@@ -381,5 +384,6 @@ func (c *cluster) quotasKnown() bool {
 	if t := c.tables[quotas]; t != nil && t.wanted {
 		return t.synced || refused(t.problem)
 	}
-	return c.decidedOn.required != nil && (*c.decidedOn.required)[quotaKind] // it does not serve them
+	// The cluster does not serve them.
+	return c.decidedOn.required != nil && (*c.decidedOn.required)[quotaKind]
 }

@@ -12,12 +12,12 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// reconnectGrace is how long a type may be without a watch before what is known of it counts as stale: watches end and are
-// opened again.
+// reconnectGrace is how long a type may be without a watch before its data counts as stale.
+// Watches end regularly and are opened again.
 const reconnectGrace = 10 * time.Second
 
-// follows records that a watch begins or ends. Until it ends the type is current, also if it has
-// not changed for long.
+// follows records that a watch begins or ends. While a watch is open the type is current, even if
+// it has not changed for long.
 func (t *table) follows(yes bool) {
 	t.cluster.mu.Lock()
 	defer t.cluster.mu.Unlock()
@@ -30,9 +30,9 @@ func (t *table) follows(yes bool) {
 }
 
 // asOf returns the last time at which the data of the type was known to be current. While a watch
-// is open that is when the cluster was last reached, which may be now. A watch of an API group that
-// does not answer may only seem open. For a type that was never read, it is the time at which the
-// cluster became reachable, or unreachable. The cluster must be locked.
+// is open, this is when the cluster was last reached, which may be now. If the API group does not
+// answer, the open watch does not count. For a type that was never read, it is the time at which
+// the cluster became reachable, or unreachable. The caller holds the cluster's lock.
 func (t *table) asOf() time.Time {
 	c := t.cluster
 	reached := c.lastReached()
@@ -46,7 +46,8 @@ func (t *table) asOf() time.Time {
 	}
 }
 
-// lag is how old what is known of the type is, and why it is not current; 0 while it is. The cluster must be locked.
+// lag returns the age of the type's data, and why it is not current; 0: it is current. The caller
+// holds the cluster's lock.
 func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	c := t.cluster
 	age := max(now.Sub(t.asOf()), time.Millisecond)
@@ -64,8 +65,8 @@ func (t *table) lag(now time.Time) (lag time.Duration, why string) {
 	}
 }
 
-// lastReached returns when the cluster was last reachable, as far as the hub knows: now, while it
-// is. The cluster must be locked.
+// lastReached returns when the cluster was last reachable, as far as the hub knows; now, while it
+// is reachable. The caller holds the cluster's lock.
 func (c *cluster) lastReached() time.Time {
 	if c.gate.isOpen() {
 		return time.Now()
@@ -73,20 +74,21 @@ func (c *cluster) lastReached() time.Time {
 	since := c.since
 	for _, cond := range c.source.Cluster().Status.Conditions {
 		if cond.Type == clusterv1alpha1.ConditionReachable && cond.Status != metav1.ConditionTrue && cond.LastTransitionTime.Time.Before(since) {
-			since = cond.LastTransitionTime.Time // it was unreachable already when this process began
+			since = cond.LastTransitionTime.Time // it was unreachable before this process started
 		}
 	}
 	return since
 }
 
-// reading is true while the cluster could be, but was not yet, read whole; the cluster must be locked.
+// reading reports whether the type can be listed completely, but was not yet. The caller holds
+// the cluster's lock.
 func (t *table) reading() bool { return !t.synced && !t.away && t.cluster.source.Reachable() }
 
-// Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it. Rows
-// that are stale stay.
+// Freshness reports whether the data of a type in a cluster is stale, and when it was last
+// current. Stale rows stay in the mirror.
 func (m *Mirror) Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool) {
 	if m.cluster(cluster) == nil {
-		return m.Stale(cluster) // it may be remembered
+		return m.Stale(cluster) // the store may have its types
 	}
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -98,22 +100,24 @@ func (m *Mirror) Freshness(cluster string, gr schema.GroupResource) (seen time.T
 	return now.Add(-lag), lag > 0 && !t.reading()
 }
 
-// Partial is true when not every object of a type is mirrored of a cluster.
+// Partial reports whether some objects of a type in a cluster may not be mirrored.
 func (m *Mirror) Partial(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.filter.narrow()
 }
 
-// How current what is mirrored of a cluster is.
+// States of the mirrored data of a cluster.
 const (
-	StateSynced  = "Synced"  // all of it is what the cluster has
-	StateReading = "Reading" // some types were not read whole yet
-	StateBehind  = "Behind"  // of some types the cluster tells nothing at present
-	StateUnknown = "Unknown" // it is unreachable, or was never read
+	StateSynced  = "Synced"  // all types are current
+	StateReading = "Reading" // some types were not completely read yet
+	StateBehind  = "Behind"  // some types get no changes at present
+	StateUnknown = "Unknown" // the cluster is unreachable, or was never read
 )
 
-// State says how current what is mirrored of a cluster is and, unless that is all, since when some of it is not; zero: nothing was ever known.
+// State returns how current the mirrored data of a cluster is, and the time of its oldest data
+// unless all is current. since is zero for StateSynced and StateReading. For a cluster that is
+// not mirrored yet, since is the start of the mirror.
 func (m *Mirror) State(name string) (state string, since time.Time) {
 	c := m.cluster(name)
 	if c == nil {
@@ -145,8 +149,8 @@ func (m *Mirror) State(name string) (state string, since time.Time) {
 	return state, since
 }
 
-// Describe says what is mirrored of a cluster, how old it is, and what is not mirrored, and why; false: the cluster is not
-// mirrored.
+// Describe returns all types of a cluster: how old the mirrored ones are, and why others are not
+// mirrored; false: the cluster is not mirrored.
 func (m *Mirror) Describe(name string) (d fleetv1alpha1.ClusterMirror, found bool) {
 	c := m.cluster(name)
 	if c == nil {
@@ -183,7 +187,7 @@ func (m *Mirror) Describe(name string) (d fleetv1alpha1.ClusterMirror, found boo
 	return d, true
 }
 
-// describe says how current the type is; the cluster must be locked.
+// describe returns the state of the type. The caller holds the cluster's lock.
 func (t *table) describe(now time.Time) fleetv1alpha1.MirroredType {
 	gvr := t.api.GroupVersionResource()
 	one := fleetv1alpha1.MirroredType{

@@ -1,7 +1,7 @@
-// Package mirror keeps the hub's picture of the fleet: one watch for each cluster and
-// type fills the store, which search reads, and an index in memory of the objects that
-// Orrery placed, which apply, status and the scheduler read.
+// Package mirror observes all clusters of the fleet with one watch for each cluster and type. The
+// watches fill the store, which search reads, and an index in memory of the objects that Orrery
+// placed, which apply, status and the scheduler read.
 //
-// What the mirror does not know it calls Unknown. Nothing is taken for deleted because a
-// list failed, a cluster is away or a type is not listed yet.
+// The mirror reports Unknown for an object whose state it does not know. A failed list, an
+// unreachable cluster or a type that is not listed yet never make an object count as deleted.
 package mirror

@@ -24,13 +24,15 @@ func repeat(ctx context.Context, f func() error) bool {
 	return ctx.Err() == nil
 }
 
-// typeDrops are the types of a cluster that the store could not drop, and is asked again to drop. Only the cluster's run uses them.
+// typeDrops are the pending deletions of types of a cluster, which failed before and are retried.
+// Only the cluster's run uses them.
 type typeDrops struct {
 	running sync.WaitGroup
-	of      map[schema.GroupResource]func() // ends the repetition and waits for its end
+	of      map[schema.GroupResource]func() // each ends the retries and waits for their end
 }
 
-// try drops a type. If the store fails it is asked again; it answers nobody with the rows of the type until then.
+// try deletes a type from the store, and retries in the background if that fails. Meanwhile the
+// store hides the rows of the type.
 func (d *typeDrops) try(ctx context.Context, c *cluster, gr schema.GroupResource) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("resource", gr.String())
 	err := c.mirror.store.DropType(ctx, c.name, gr)
@@ -53,7 +55,8 @@ func (d *typeDrops) try(ctx context.Context, c *cluster, gr schema.GroupResource
 	})
 }
 
-// end ends the repetition for a type, which is mirrored again: the store deletes what is left before it stores anything of the type.
+// end ends the retries for a type that is mirrored again. The store deletes old rows before it
+// stores new ones of the type.
 func (d *typeDrops) end(gr schema.GroupResource) {
 	if end := d.of[gr]; end != nil {
 		end()
@@ -61,14 +64,14 @@ func (d *typeDrops) end(gr schema.GroupResource) {
 	}
 }
 
-// left forgets a cluster that left. While the store cannot drop it, it is asked again, until a cluster joins under the name: the store deletes what is left
-// before it stores anything of that one.
+// left deletes a cluster that left, and retries until the store has done it or a cluster of that
+// name joins. In that case the store deletes the old rows before it stores new ones.
 func (m *Mirror) left(ctx context.Context, name string) {
 	err := m.Drop(name) //nolint:contextcheck // begun, it is finished
 	m.mu.Lock()
 	delete(m.dropped, name)
 	m.mu.Unlock()
-	// Another cluster may have joined under the name by now.
+	// Another cluster of that name may have joined by now.
 	m.changed(member.Event{Type: member.Joined, Name: name})
 	if err == nil {
 		return
@@ -77,7 +80,8 @@ func (m *Mirror) left(ctx context.Context, name string) {
 	m.dropUntilDone(ctx, name)
 }
 
-// reserve keeps a name from being mirrored until done is called; false: a cluster of that name is mirrored.
+// reserve prevents a cluster of that name from being mirrored until done is called; false: one is
+// mirrored.
 func (m *Mirror) reserve(name string) (done func(), ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -87,7 +91,8 @@ func (m *Mirror) reserve(name string) (done func(), ok bool) {
 	return m.dropBegins(name), true
 }
 
-// dropBegins takes note that a cluster is being dropped: none of its name is mirrored until done is called. m.mu must be held.
+// dropBegins records that a cluster is being dropped. No cluster of that name is mirrored until
+// done is called. The caller holds m.mu.
 func (m *Mirror) dropBegins(name string) (done func()) {
 	d := m.dropping[name]
 	if d == nil {

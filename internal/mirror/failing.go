@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Failing returns why a type of a cluster is not Synced, as Problem does, and since when no list of
-// the type has succeeded while the cluster answered. An API server that starts refuses some lists
+// Failing returns why a type of a cluster is not listed, as Problem does, and since when no list
+// of the type has succeeded while the cluster answered. A starting API server refuses some lists
 // for a moment.
 func (m *Mirror) Failing(cluster string, gr schema.GroupResource) (since time.Time, problem error) {
 	t, unlock := m.table(cluster, gr)
@@ -16,7 +16,8 @@ func (m *Mirror) Failing(cluster string, gr schema.GroupResource) (since time.Ti
 		return time.Time{}, nil
 	}
 	since = t.failing
-	if since.IsZero() { // the problem is one of an earlier watch, and the type is about to be listed
+	// The problem comes from an earlier watch, and the type is about to be listed.
+	if since.IsZero() {
 		since = time.Now()
 	}
 	if answers := t.cluster.since; answers.After(since) {
@@ -25,8 +26,8 @@ func (m *Mirror) Failing(cluster string, gr schema.GroupResource) (since time.Ti
 	return since, t.problem
 }
 
-// Silence returns why a type of a cluster is not followed, and whether it was listed. It is empty
-// of a type that is followed, or is being listed.
+// Silence returns why a type of a cluster is not watched, and whether it was listed. why is empty
+// if the type is watched or is being listed.
 func (m *Mirror) Silence(cluster string, gr schema.GroupResource) (why string, listed bool) {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -43,8 +44,8 @@ func (m *Mirror) Silence(cluster string, gr schema.GroupResource) (why string, l
 	}
 }
 
-// attempted takes note of how an attempt to follow the type ended that ran for a time. The cluster
-// must be locked.
+// attempted records the result of an attempt to read the type, which ran for the given time. The
+// caller holds the cluster's lock.
 func (t *table) attempted(problem error, ran time.Duration) {
 	t.problem = problem
 	switch {

@@ -7,7 +7,7 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// fleet is what the mirror needs of the registry of clusters.
+// fleet is the part of the registry of clusters that the mirror uses.
 type fleet interface {
 	names() []string
 	source(name string) (source, bool)
@@ -16,18 +16,18 @@ type fleet interface {
 	Rediscover(cluster string)
 }
 
-// source is what the mirror needs of a cluster.
+// source is the part of a cluster that the mirror uses.
 type source interface {
 	Cluster() *clusterv1alpha1.Cluster
 	Config() *rest.Config
 	Reachable() bool
-	// ID is the UID of the cluster that answers; "" while it is not reachable.
+	// ID returns the UID of the cluster that answers; "" while it is unreachable.
 	ID() string
-	// serves is the cluster's API list, and whether it is complete for a group.
+	// serves returns the cluster's API list, and whether it is complete for a group.
 	serves() (apis []member.API, complete func(group string) bool)
 }
 
-// registry is the member package's registry as a fleet.
+// registry implements fleet with the registry of package member.
 type registry struct{ *member.Registry }
 
 func (r registry) names() []string {
@@ -44,7 +44,7 @@ func (r registry) source(name string) (source, bool) {
 	return joined{m}, ok
 }
 
-// joined is a member as a source.
+// joined implements source with a member.
 type joined struct{ *member.Member }
 
 func (j joined) serves() ([]member.API, func(string) bool) {

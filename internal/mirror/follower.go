@@ -20,12 +20,11 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// pageSize is how many objects are asked for at once.
+// pageSize is the number of objects in a page of a list.
 const pageSize = 500
 
-// Delays between attempts that fail. A server that comes back is asked within the shorter
-// one; what a server refuses is asked for less and less. A server that says when to come again is
-// believed up to a bound.
+// Delays after failed attempts. They grow up to longestDelay, or to refusedDelay if the server
+// refuses the request. A delay that the server requests is added, up to obedientDelay.
 const (
 	firstDelay    = 200 * time.Millisecond
 	longestDelay  = 2 * time.Second
@@ -33,58 +32,59 @@ const (
 	obedientDelay = 2 * time.Minute
 )
 
-// A watch ends after a time between watchFor and twice that. One that goes on from a checkpoint
-// ends soon, for before the end a server says how far it is; catchUpPatience is how much longer a server
-// may take to end it.
+// A watch ends after a time between watchFor and twice that. A watch that resumes from a
+// checkpoint ends after catchUpFor, because servers report their progress before the end.
+// catchUpPatience is how much longer a server may take to end it.
 const (
 	watchFor        = 15 * time.Minute
 	catchUpFor      = 4 * time.Second
 	catchUpPatience = 6 * time.Second
 )
 
-// idlePages is how many pages in a row may bring no object that the list did not have before. An
-// API server may send such pages, but one that sends so many announces a next page for ever.
+// idlePages is the number of successive pages that may have no new object. An API server may send
+// such pages, but one that sends this many announces next pages forever.
 const idlePages = 100
 
-// mostListed is how many objects of a type a cluster may list. The database of etcd, of 8 GiB at
-// most, holds fewer of the smallest objects; an API server that lists more invents them.
+// mostListed is the maximum number of objects of a type in a cluster. The database of etcd, of 8
+// GiB at most, holds fewer of the smallest objects. An API server that lists more invents them.
 const mostListed = 5_000_000
 
-// errEndlessList is the error of a list that does not end.
+// errEndlessList means that a list does not end.
 var errEndlessList = errors.New("the list does not end")
 
-// watchFailures is how many times in a row a watch that does not come about is tried before the
-// type is listed instead: at least every list is as new as can be.
+// watchFailures is the number of failures in a row to open a watch, after which the type is
+// listed instead. Every list at least brings the newest state.
 const watchFailures = 10
 
-// follower keeps a table as the cluster is: a list in pages, or what the store has of it with a
-// checkpoint, then watches, each from where the last one ended.
+// follower keeps a table equal to the cluster. It begins with a list in pages, or with the stored
+// objects and a checkpoint. Then follow watches, each from the end of the last one.
 type follower struct {
 	table *table
 	ctx   context.Context //nolint:containedctx // of the table's run
 	api   reader
-	slot  func() // gives back the place among the cluster's lists that it was started with; nil: it was
+	// Frees the list slot of the cluster that the start occupied. nil: it is free already.
+	slot func()
 
 	recalling sync.WaitGroup
 
-	from     string // the resource version that the watch goes on from; "": the type is to be listed
-	identity string // of the cluster that it is of
-	// sure: the cluster cannot have gone back in time since, for the last answer came right now.
+	from     string // resource version from which the watch continues; "": the type must be listed
+	identity string // of the cluster that from belongs to
+	// sure means that the cluster cannot have gone back in time, because it has just answered.
 	sure bool
-	// resuming: the index is as stored. Nothing is synced before the watch has passed until, which
-	// is what the cluster had reached when this process asked it.
+	// resuming means that the index has the stored state. The table is synced only after the
+	// watch has passed until, the version that the cluster had when this process asked for it.
 	resuming  bool
 	until     uint64
-	moved     bool // the watch brought something in this attempt
+	moved     bool // the watch delivered an event in this attempt
 	failures  int  // of watches, in a row
 	vouchedAt time.Time
 }
 
-// reader asks a cluster for one type.
+// reader sends requests for one type to a cluster.
 type reader interface {
 	list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	watch(ctx context.Context, o metav1.ListOptions) (events, error)
-	// newest is the resource version that the type has reached.
+	// newest returns the latest resource version of the type.
 	newest(ctx context.Context) (string, error)
 }
 
@@ -93,7 +93,7 @@ func newFollower(ctx context.Context, t *table, listed func()) *follower {
 	return &follower{table: t, ctx: logr.NewContext(ctx, log), api: t, slot: listed}
 }
 
-// run follows the cluster until the table is stopped. Whatever fails is tried again.
+// run keeps the table up to date until it is stopped. It retries after every failure.
 func (f *follower) run() {
 	t := f.table
 	defer f.recalling.Wait()
@@ -110,7 +110,8 @@ func (f *follower) run() {
 			t.cluster.mu.Lock()
 			news := !t.synced && (err == nil) != (t.problem == nil)
 			t.attempted(err, 0)
-			if news && resourceOf(t.api) == quotas { // it may be known now that they are not to be read
+			// A failure can mean that quotas may not be read, which makes capacity known.
+			if news && resourceOf(t.api) == quotas {
 				t.cluster.measured()
 			}
 			t.cluster.mu.Unlock()
@@ -140,11 +141,11 @@ func (f *follower) run() {
 	}
 }
 
-// errInterrupted ends an attempt when the cluster ceases to be reachable, or the table is to be
-// listed again. It says nothing about the type.
+// errInterrupted ends an attempt when the cluster becomes unreachable, or the table must be
+// listed again. It means nothing about the type.
 var errInterrupted = errors.New("interrupted")
 
-// attempt lists the type if need be, and watches it once.
+// attempt lists the type if necessary, and watches it once.
 func (f *follower) attempt() error {
 	t := f.table
 	ctx, end, err := t.cluster.gate.pass(f.ctx)
@@ -174,7 +175,7 @@ func (f *follower) attempt() error {
 	return err
 }
 
-// recognise sees to it that nothing that was known of another cluster counts.
+// recognise drops all known versions if the cluster is now another one.
 func (f *follower) recognise() {
 	t := f.table
 	identity := t.cluster.identity()
@@ -187,8 +188,8 @@ func (f *follower) recognise() {
 	}
 }
 
-// read takes in everything that there is of the type, in its turn: from the store, or else from
-// the cluster.
+// read brings the table up to date, from the store with a checkpoint or else with a list. It
+// waits for a free list slot.
 func (f *follower) read(ctx context.Context) (err error) {
 	t := f.table
 	m := t.cluster.mirror
@@ -201,7 +202,7 @@ func (f *follower) read(ctx context.Context) (err error) {
 	defer func() { ended(err) }()
 	t.cluster.mu.Lock()
 	f.resuming, f.until, f.failures = false, 0, 0
-	if errors.Is(t.problem, errSlowList) { // of a list that was interrupted
+	if errors.Is(t.problem, errSlowList) { // the problem of a list that was interrupted
 		t.problem = nil
 	}
 	if m.writer.pardon(t) {
@@ -223,8 +224,7 @@ func (f *follower) read(ctx context.Context) (err error) {
 	return err
 }
 
-// admit waits until the type may be listed: so many at once of a cluster, and of all. done gives
-// the places back.
+// admit waits for a free list slot of the cluster and one of the whole mirror. done frees both.
 func (f *follower) admit(ctx context.Context) (done func(), err error) {
 	t := f.table
 	slot := f.slot
@@ -244,9 +244,9 @@ func (f *follower) admit(ctx context.Context) (done func(), err error) {
 	return func() { leave(); slot() }, nil
 }
 
-// list takes in a whole list, page by page. All pages are of the moment of the first one; a list
-// that is interrupted, or whose moment is too long ago, is begun again. A list without end is an
-// error.
+// list reads a complete list, page by page. All pages show the state at the first page. If a page
+// fails, for example because that state is too old, the next attempt begins again. A list without
+// end returns errEndlessList.
 func (f *follower) list(ctx context.Context) error {
 	t := f.table
 	m := t.cluster.mirror
@@ -256,14 +256,16 @@ func (f *follower) list(ctx context.Context) error {
 	leftovers := t.takeStored()
 	epoch := t.epoch
 	t.cluster.mu.Unlock()
-	// What is stored from here on may be of another past than the checkpoint.
+	// Changes from here on may not follow the state of the checkpoint.
 	m.writer.withdraw(t.cluster.name, resourceOf(t.api))
 	t.publish(f.ctx, nil, leftovers) //nolint:contextcheck // what was observed is handed over, whatever becomes of the attempt
 
 	listed := map[key]bool{}
 	version := ""
-	idle, mostIdle := 0, idlePages+len(t.filter.asks()) // each namespace that is asked may be empty
-	// No resource version: the newest, which no list that was seen before is ahead of.
+	// Each namespace that the filter asks for may have an empty page.
+	idle, mostIdle := 0, idlePages+len(t.filter.asks())
+	// Without a resource version, the list has the newest state, which is at least as new as any
+	// earlier list.
 	for o := (metav1.ListOptions{Limit: pageSize}); ; {
 		page, err := f.api.list(ctx, o)
 		if err != nil {
@@ -301,7 +303,7 @@ func (f *follower) list(ctx context.Context) error {
 	t.cluster.mu.Unlock()
 	t.publish(f.ctx, events, changes) //nolint:contextcheck // as above
 	t.cluster.mu.Lock()
-	if !m.writer.gaveUp(t) && t.lost == lost { // else it is listed again
+	if !m.writer.gaveUp(t) && t.lost == lost { // otherwise the type is listed again
 		t.handed, t.vouched = generation, epoch
 	}
 	t.cluster.mu.Unlock()
@@ -311,8 +313,8 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// page takes in a page, perhaps the first, of a list of a version. It adds its objects to listed:
-// true if they are mirrored.
+// page applies a page of a list of a version. first means the first page. The keys of its objects
+// are added to listed; the value is whether the object is mirrored.
 func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool, first bool) error {
 	t := f.table
 	var entries []*entry
@@ -330,7 +332,7 @@ func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool
 	if first && version != 0 && version < t.version { // the cluster went back in time
 		t.forgetPast()
 	}
-	if !t.synced { // else what is known is current only when the list has ended
+	if !t.synced { // later lists make the data current only when they end
 		t.seen = time.Now()
 	}
 	for _, e := range entries {
@@ -349,7 +351,7 @@ func (f *follower) page(page runtime.Object, version uint64, listed map[key]bool
 	return nil
 }
 
-// watch follows the cluster from where the last list or watch ended, until this one ends.
+// watch watches the cluster from the end of the last list or watch until the new watch ends.
 func (f *follower) watch(ctx context.Context) error {
 	err := f.check(ctx)
 	if err == nil && f.from != "" {
@@ -374,10 +376,11 @@ func (f *follower) watch(ctx context.Context) error {
 	return err
 }
 
-// check refuses to go on in a cluster that is older than what was seen of it, such as one that was
-// restored from a backup: the API server would keep silent until the resource versions have caught
-// up. That is asked only where there was a break: a cluster does not go back in time while it
-// answers. Where the versions have caught up, the API server has begun anew and says Expired.
+// check returns Expired if the cluster is older than the versions that were seen of it, such as a
+// cluster that was restored from a backup. Its API server would send no events until the resource
+// versions have caught up. check asks only after an interruption, because a cluster does not go
+// back in time while it answers. Where the versions have caught up, the restarted API server
+// itself returns Expired.
 func (f *follower) check(ctx context.Context) error {
 	if f.sure {
 		return nil
@@ -391,13 +394,13 @@ func (f *follower) check(ctx context.Context) error {
 	}
 	f.sure, f.until = true, number(newest)
 	if f.resuming && f.until == 0 {
-		f.from = "" // nothing would ever say that the watch has caught up
+		f.from = "" // without a version, the end of catching up cannot be recognized
 	}
 	f.catchUp()
 	return nil
 }
 
-// open opens a watch and takes in what it brings until it ends.
+// open opens a watch and applies its events until it ends.
 func (f *follower) open(ctx context.Context) error {
 	ctx, enough := context.WithCancel(ctx)
 	defer enough()
@@ -422,15 +425,16 @@ func (f *follower) open(ctx context.Context) error {
 	if err := f.receive(w, patience); err != nil && (ctx.Err() == nil || !f.resuming) {
 		return err
 	}
-	// A watch that ends at its time ends in good order. One that ends early was broken off.
+	// A watch that lasted its full time ended regularly. A shorter one was interrupted.
 	f.sure = time.Since(began) >= lasts-time.Second
-	if f.resuming { // the server does not say how far it is
+	if f.resuming { // the server does not report its progress
 		f.from = ""
 	}
 	return nil
 }
 
-// receive takes in what a watch brings until it ends. The timer ends it while nothing is synced.
+// receive applies the events of a watch until it ends. It stops the timer, which ends the watch,
+// once the table is synced.
 func (f *follower) receive(w events, patience *time.Timer) error {
 	for {
 		e, err := w.next()
@@ -449,7 +453,7 @@ func (f *follower) receive(w events, patience *time.Timer) error {
 	}
 }
 
-// take takes in an event of the watch, with which it has reached a resource version.
+// take applies an event of the watch. reached is the resource version of the watch after it.
 func (f *follower) take(e watch.Event, reached string) error {
 	t := f.table
 	if e.Type == watch.Error {
@@ -458,7 +462,7 @@ func (f *follower) take(e watch.Event, reached string) error {
 	if e.Type != watch.Bookmark {
 		taken, err := t.entry(e.Object)
 		if err != nil {
-			f.from = "" // it must not be missed
+			f.from = "" // the event must not be lost
 			return err
 		}
 		var events []Event
@@ -487,8 +491,7 @@ func (f *follower) take(e watch.Event, reached string) error {
 	return nil
 }
 
-// catchUp takes note when a watch that goes on from a checkpoint has passed what the cluster had
-// reached when this process asked it.
+// catchUp marks the table as synced when a watch that resumed from a checkpoint has passed until.
 func (f *follower) catchUp() {
 	t := f.table
 	m := t.cluster.mirror
@@ -505,7 +508,7 @@ func (f *follower) catchUp() {
 	m.fleet.Refresh(t.cluster.name)
 }
 
-// sameTimeline says Expired of a resource version that the cluster has not reached yet.
+// sameTimeline returns an Expired error if the cluster has not reached the version seen yet.
 func sameTimeline(seen, newest string) error {
 	if number(newest) != 0 && number(newest) < number(seen) {
 		return apierrors.NewResourceExpired("the cluster was restored from a backup")
@@ -513,14 +516,14 @@ func sameTimeline(seen, newest string) error {
 	return nil
 }
 
-// expired says whether the cluster cannot go on from a resource version: it has forgotten it, or
-// has not reached it.
+// expired reports whether the cluster cannot continue from a resource version, because it has
+// dropped that version or has not reached it.
 func expired(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) ||
 		apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// refused says whether the cluster does not want to answer, rather than cannot.
+// refused reports whether the cluster refuses the request, rather than fails to answer it.
 func refused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 }

@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// gate lets requests to a cluster through while it is reachable. While it is not, they
-// wait instead of failing again and again, and go on at once when it is back.
+// gate makes requests to a cluster wait while the cluster is unreachable, instead of failing
+// again and again. They continue at once when the cluster is reachable again. It is a barrier.
 type gate struct {
 	mu   sync.Mutex
 	open bool
 	phase
 }
 
-// phase lasts from the moment the gate shuts until it shuts again.
+// phase is the time from one closing of the barrier to the next.
 type phase struct {
-	opened chan struct{}   // closed when the gate opens
+	opened chan struct{}   // closed when the barrier opens
 	period context.Context //nolint:containedctx // ends with the phase
 	end    context.CancelFunc
 }
@@ -28,7 +28,7 @@ func newPhase() phase {
 
 func newGate() *gate { return &gate{phase: newPhase()} }
 
-// set opens or shuts the gate and says whether that is news.
+// set opens or closes the barrier, and reports whether that changed its state.
 func (g *gate) set(open bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -50,8 +50,8 @@ func (g *gate) isOpen() bool {
 	return g.open
 }
 
-// pass waits until the gate is open. The context that it returns ends with ctx, with
-// cancel, and when the gate shuts.
+// pass waits until the barrier is open, or returns the error of ctx. The returned context ends
+// with ctx, with cancel, and when the barrier closes.
 func (g *gate) pass(ctx context.Context) (_ context.Context, cancel context.CancelFunc, err error) {
 	g.mu.Lock()
 	p := g.phase

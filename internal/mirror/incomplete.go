@@ -13,21 +13,23 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// incomplete is what the store said last of objects that it does not have as they are, by cluster.
+// incomplete has, by cluster, the last counts of objects that the store lacks or has without a
+// part.
 type incomplete struct {
-	asking sync.Mutex // one asks at a time: the later answer counts
+	asking sync.Mutex // one read at a time, so that the later result counts
 
 	mu   sync.Mutex
 	of   map[string][]store.Incomplete
-	told map[string]time.Time // when the cluster's status was last to be written because of it
-	due  map[string]bool      // it is to be, when incompleteEvery has passed
+	told map[string]time.Time // when the cluster's status was last updated for it
+	due  map[string]bool      // an update is scheduled, after incompleteEvery
 }
 
-// incompleteEvery is the least time between two changes of a cluster's status because the number of such objects changed: whoever writes in a member
-// must not have the hub write as often.
+// incompleteEvery is the least time between two updates of a cluster's status for changed counts.
+// Frequent writes in a member must not cause as many writes on the hub.
 const incompleteEvery = 10 * time.Second
 
-// countIncomplete asks the store, which answers from memory unless the number may have changed.
+// countIncomplete reads the counts from the store, which has them in memory unless they may have
+// changed.
 func (m *Mirror) countIncomplete(ctx context.Context) {
 	i := &m.incomplete
 	i.asking.Lock()
@@ -60,7 +62,7 @@ func (m *Mirror) countIncomplete(ctx context.Context) {
 	}
 }
 
-// tellIncomplete has the status of a cluster written, at once or when the last time was long enough ago.
+// tellIncomplete updates the status of a cluster, now or after the rest of incompleteEvery.
 func (m *Mirror) tellIncomplete(name string) {
 	i := &m.incomplete
 	i.mu.Lock()
@@ -82,8 +84,8 @@ func (m *Mirror) tellIncomplete(name string) {
 	}
 }
 
-// Incomplete returns how many objects of a type of a cluster the store has without a part, and how many it does not have, because its database
-// refuses them.
+// Incomplete returns how many objects of a type of a cluster the store has without a part, and
+// how many it lacks, because its database refuses them.
 func (m *Mirror) Incomplete(cluster string, gr schema.GroupResource) (partly, missing int) {
 	for _, one := range m.incomplete.in(cluster) {
 		if one.Resource == gr {
@@ -93,14 +95,14 @@ func (m *Mirror) Incomplete(cluster string, gr schema.GroupResource) (partly, mi
 	return 0, 0
 }
 
-// in is what is known of a cluster. It must not be changed.
+// in returns the counts of a cluster. The caller must not change them.
 func (i *incomplete) in(cluster string) []store.Incomplete {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.of[cluster]
 }
 
-// notice says for a cluster's status which objects are not stored as they are; "": all are.
+// notice returns the text for a cluster's status about incompletely stored objects; "": none.
 func (i *incomplete) notice(cluster string) string {
 	var partly, missing []string
 	for _, one := range i.in(cluster) {
@@ -121,7 +123,7 @@ func (i *incomplete) notice(cluster string) string {
 	return strings.Join(said, "; ")
 }
 
-// shortened enumerates the first texts.
+// shortened joins the first three texts.
 func shortened(texts []string) string {
 	if len(texts) > 3 {
 		texts = append(texts[:3:3], "…")
@@ -129,7 +131,7 @@ func shortened(texts []string) string {
 	return strings.Join(texts, ", ")
 }
 
-// total is how many objects of a cluster are not stored as they are.
+// total returns the counts of a cluster for all types.
 func (i *incomplete) total(cluster string) (partly, missing int) {
 	for _, one := range i.in(cluster) {
 		partly, missing = partly+one.Partly, missing+one.Missing

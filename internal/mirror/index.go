@@ -16,8 +16,8 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Object is what is remembered of one placed object in one cluster: one that carries
-// work.orrery.dev/binding.
+// Object is the index entry of one object in one cluster: a placed object, which has
+// work.orrery.dev/binding, or an orphaned one.
 type Object struct {
 	Cluster         string
 	Resource        schema.GroupVersionResource
@@ -36,40 +36,42 @@ type Object struct {
 
 	Deleting bool
 	Health   workv1alpha2.ResourceHealth
-	Ended    workv1alpha2.RunPhase // how its work ended; "": it has not, or its kind does not end
-	Status   map[string]any        // as the kind's interpreter reflects it; read-only
+	// How its work ended. "": it has not ended, or its kind does not end.
+	Ended  workv1alpha2.RunPhase
+	Status map[string]any // as the kind's interpreter returns it; read-only
 
-	// Replicas is what the object asks for there, and Available how many of them are; an
-	// object of a kind without replicas is one of one. Pods is how many pods it has, those that
-	// are not ready among them, as far as its status says.
+	// Replicas is the number of replicas in the object's spec there, and Available the number of
+	// available ones. An object of a kind without replicas counts as one replica. Pods is the
+	// number of its pods, ready or not, according to its status.
 	Replicas, Available, Pods int32
-	// Completions of a Job that asks for them; nil: it does not.
+	// Completions is that of a Job's spec; nil: it has none.
 	Completions *int64
 }
 
-// Placed is true of an object with a binding's mark. Others are told only by place and UID.
+// Placed reports whether the object has the mark of a binding. Others are identified only by
+// place and UID.
 func (o *Object) Placed() bool { return o.Binding != "" }
 
 func (o *Object) place() place {
 	return place{o.Cluster, o.Resource.GroupResource(), o.Namespace, o.Name}
 }
 
-// place is where an object is.
+// place is the key of an object in all clusters.
 type place struct {
 	cluster         string
 	resource        schema.GroupResource
 	namespace, name string
 }
 
-// EventType says what happened.
+// EventType is the kind of an Event.
 type EventType int
 
 // The values of EventType.
 const (
-	// Changed: an object was created or changed, or its mark was taken off; Binding is
-	// the one that it has, or had.
+	// Changed: an object was created or changed, or lost its mark. Binding is the current or the
+	// lost one.
 	Changed EventType = iota
-	// Deleted: an object is gone.
+	// Deleted: an object was deleted.
 	Deleted
 	// Synced: a type was listed for the first time; there is no Namespace, Name or Binding.
 	Synced
@@ -77,22 +79,25 @@ const (
 	Failed
 )
 
-// Event tells of a placed object, of a namespace, or that a type was listed. That a cluster
-// becomes reachable or ceases to be is told by the registry, not here.
+// Event reports a change of a placed object or of a namespace, or that a type was listed or
+// failed to be. Changes of a cluster's reachability are events of the registry, not of the
+// mirror.
 type Event struct {
 	Type            EventType
 	Cluster         string
 	Resource        schema.GroupResource
 	Namespace, Name string
 	Binding         types.UID
-	// UID of Deleted is that of the placed object that is gone.
+	// UID is set for Deleted: that of the deleted object.
 	UID types.UID
-	// Final of Deleted is the object as it was in the end; nil where it was only found to be missing. What the watch says later of
-	// an object that was found to be missing is told by another event.
+	// Final is set for Deleted: the last state of the object. It is nil if the object was only
+	// found to be missing. If the watch later reports how that object ended, another event
+	// follows.
 	Final *Object
 }
 
-// Version is a resourceVersion of a cluster, of a type, that the mirror has reached; "" where it has reached none.
+// Version returns a resource version of a type in a cluster that the mirror has reached; "":
+// none.
 func (m *Mirror) Version(cluster string, gr schema.GroupResource) string {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -102,8 +107,9 @@ func (m *Mirror) Version(cluster string, gr schema.GroupResource) string {
 	return strconv.FormatUint(t.version, 10)
 }
 
-// Lookup says what is known of an object: Unknown while the type is not listed, is mirrored in part, or the cluster
-// is not reachable. The object is then the last one that was observed, if it was placed.
+// Lookup returns whether an object exists. The result is Unknown while the type is not listed or
+// only mirrored in part, or the cluster is unreachable. In that case the Object is its last
+// observed state, if it was placed.
 func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name string) (presence.Presence, Object) {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -131,18 +137,18 @@ func (m *Mirror) Lookup(cluster string, gr schema.GroupResource, namespace, name
 	}
 }
 
-// Placed returns a binding's objects in every cluster, those last seen in clusters that
-// are not reachable among them. To ask about one cluster, PlacedOf is cheaper.
+// Placed returns a binding's objects in all clusters. For unreachable clusters these are the last
+// observed ones. PlacedOf is cheaper for one cluster.
 func (m *Mirror) Placed(binding types.UID) []Object {
 	return m.bindings.everywhere(binding)
 }
 
-// PlacedOf returns a binding's objects in one cluster, as last seen.
+// PlacedOf returns a binding's objects in one cluster, as last observed.
 func (m *Mirror) PlacedOf(binding types.UID, cluster string) []Object {
 	return m.bindings.in(binding, cluster)
 }
 
-// PlacedIn returns the objects of every binding in a cluster.
+// PlacedIn returns the objects of all bindings in a cluster.
 func (m *Mirror) PlacedIn(cluster string) []Object {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -153,7 +159,7 @@ func (m *Mirror) PlacedIn(cluster string) []Object {
 	return sorted(maps.Values(c.placed))
 }
 
-// Orphans returns the objects of a cluster that carry work.orrery.dev/orphan.
+// Orphans returns the objects of a cluster that have work.orrery.dev/orphan.
 func (m *Mirror) Orphans(cluster string) []Object {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -176,8 +182,8 @@ func sorted(objects iter.Seq[*Object]) []Object {
 	return out
 }
 
-// Namespaces returns the namespaces of a cluster that carry work.orrery.dev/created-by,
-// with its value. They are not complete unless synced.
+// Namespaces returns the namespaces of a cluster that have work.orrery.dev/created-by, with its
+// value. The result is complete only if synced is true.
 func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bool) {
 	t, unlock := m.table(cluster, namespaces)
 	defer unlock()
@@ -191,8 +197,8 @@ func (m *Mirror) Namespaces(cluster string) (marked map[string]string, synced bo
 	return marked, t.current("")
 }
 
-// NamespaceMark returns the value of work.orrery.dev/created-by of a namespace of a cluster, as far
-// as it is known; "" for none.
+// NamespaceMark returns the value of work.orrery.dev/created-by of a namespace in a cluster; "":
+// none, or unknown.
 func (m *Mirror) NamespaceMark(cluster, namespace string) string {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -203,8 +209,8 @@ func (m *Mirror) NamespaceMark(cluster, namespace string) string {
 	return c.marks[namespace].hub
 }
 
-// NamespaceLabels returns the labels of a namespace of a cluster, if it carries
-// work.orrery.dev/created-by. They must not be changed.
+// NamespaceLabels returns the labels of a namespace in a cluster, if it has
+// work.orrery.dev/created-by; else nil. The caller must not change them.
 func (m *Mirror) NamespaceLabels(cluster, namespace string) map[string]string {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -215,22 +221,22 @@ func (m *Mirror) NamespaceLabels(cluster, namespace string) map[string]string {
 	return c.marks[namespace].labels
 }
 
-// namespaceMarks are what is remembered of the labels of a namespace that a hub made.
+// namespaceMarks are the indexed labels of a namespace that a hub created.
 type namespaceMarks struct {
 	hub    string // the value of NamespaceLabel
 	labels map[string]string
 }
 
-// Synced says whether what is known of a type in a cluster is complete, as far as the hub may read it: it was listed, and
-// the cluster is reachable. It says nothing of the store, see Stored.
+// Synced reports whether the index of a type in a cluster is complete, as far as the hub may read
+// it: the type was listed, and the cluster is reachable. For the store, see Stored.
 func (m *Mirror) Synced(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.listed()
 }
 
-// Problem returns why a type of a cluster is not Synced: the error of the last attempt to list it, or that its first list takes
-// long. nil: it is synced, is not mirrored, or is being listed.
+// Problem returns why a type of a cluster is not listed: the error of the last attempt, or that
+// its first list is slow. nil: it is listed, is not mirrored, or is being listed.
 func (m *Mirror) Problem(cluster string, gr schema.GroupResource) error {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
@@ -240,21 +246,22 @@ func (m *Mirror) Problem(cluster string, gr schema.GroupResource) error {
 	return t.problem
 }
 
-// SyncedIn is Synced of a namespace, "" for all. Where the hub may read some namespaces alone, nothing is known of the others.
+// SyncedIn is Synced for one namespace, "" for all. It is false for namespaces that the hub may
+// not read.
 func (m *Mirror) SyncedIn(cluster string, gr schema.GroupResource, namespace string) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.current(namespace)
 }
 
-// Observe takes in the response to a write, so that the index has it before the watch
-// brings it. What is older than what is known is ignored.
+// Observe adds the response to a write to the index before the watch reports the change. A
+// response older than the index is ignored.
 func (m *Mirror) Observe(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured) {
 	object := newObject(cluster, gvr, o, note(o))
 	version := number(o.GetResourceVersion())
 	t, unlock := m.table(cluster, gvr.GroupResource())
 	var events []Event
-	// The watch has passed that version: what it said is newer.
+	// Otherwise the watch has passed this version, and the index is newer.
 	if t != nil && version > t.version {
 		events = t.put(key{o.GetNamespace(), o.GetName()}, o.GetUID(), version, object, o.GetLabels())
 	}
@@ -262,8 +269,8 @@ func (m *Mirror) Observe(cluster string, gvr schema.GroupVersionResource, o *uns
 	m.notify(events...)
 }
 
-// ObserveDeleted takes in that an object is gone from a cluster; an object of the same name
-// with another UID is not meant.
+// ObserveDeleted removes a deleted object from the index. It ignores an object of the same name
+// with another UID.
 func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespace, name string, uid types.UID) {
 	t, unlock := m.table(cluster, gr)
 	var events []Event
@@ -280,7 +287,8 @@ func (m *Mirror) ObserveDeleted(cluster string, gr schema.GroupResource, namespa
 	m.notify(events...)
 }
 
-// table finds a type of a cluster, which is locked until unlock is called; nil: the cluster or the type is not mirrored.
+// table returns a type of a cluster and locks the cluster until unlock is called; nil: the
+// cluster or the type is not mirrored.
 func (m *Mirror) table(cluster string, gr schema.GroupResource) (t *table, unlock func()) {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -290,18 +298,18 @@ func (m *Mirror) table(cluster string, gr schema.GroupResource) (t *table, unloc
 	return c.tables[gr], c.mu.Unlock
 }
 
-// current says whether the table has everything that the cluster has in a namespace.
+// current reports whether the table has everything that the cluster has in a namespace.
 func (t *table) current(namespace string) bool {
 	return t.filter.readable(namespace) && t.listed()
 }
 
-// listed says whether the table has everything that the hub may read of the type.
+// listed reports whether the table has everything of the type that the hub may read.
 func (t *table) listed() bool {
 	return t.synced && len(t.filter.scopes) == 0 && !t.away && t.cluster.source.Reachable()
 }
 
-// put takes an object into the index unless a newer one is known. object is nil when it
-// is not placed.
+// put adds an object to the index unless a newer state is known. object is nil if it is not
+// placed.
 func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels map[string]string) []Event {
 	r, known := t.records[k]
 	if known && version != 0 && version < r.version {
@@ -330,7 +338,8 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	if old != nil && news && old.Placed() && (object == nil || object.Binding != old.Binding) {
 		events = append(events, t.event(Changed, k, old))
 	}
-	// What stays a binding's is replaced in one act: whoever asks for the binding meanwhile must find it.
+	// An object that keeps its binding is replaced in one step, so that concurrent readers of the
+	// binding find it.
 	if indexed != nil && (object == nil || object.Binding != indexed.Binding) {
 		t.cluster.unindex(indexed.place(), indexed)
 	}
@@ -343,7 +352,7 @@ func (t *table) put(k key, uid types.UID, version uint64, object *Object, labels
 	return events
 }
 
-// remove takes an object out of the index.
+// remove removes an object from the index.
 func (t *table) remove(k key, r record) []Event {
 	if r.object != nil {
 		t.cluster.unindex(r.object.place(), r.object)
@@ -351,7 +360,7 @@ func (t *table) remove(k key, r record) []Event {
 	return t.forget(k, r)
 }
 
-// forget takes an object out of the table, but not out of what is found by binding.
+// forget removes an object from the table, but not from the indexes by binding.
 func (t *table) forget(k key, r record) []Event {
 	delete(t.records, k)
 	if resourceOf(t.api) == namespaces {
@@ -363,7 +372,7 @@ func (t *table) forget(k key, r record) []Event {
 	return []Event{t.event(Deleted, k, r.object)}
 }
 
-// interesting says whether events tell of an object.
+// interesting reports whether changes of an object are published as events.
 func (t *table) interesting(o *Object) bool {
 	return o != nil && o.Placed() || resourceOf(t.api) == namespaces
 }
@@ -379,7 +388,7 @@ func (t *table) event(kind EventType, k key, o *Object) Event {
 	return e
 }
 
-// index takes a placed or left object into what the cluster has.
+// index adds a placed or orphaned object to the cluster's indexes.
 func (c *cluster) index(o *Object) {
 	p := o.place()
 	if !o.Placed() {
@@ -399,10 +408,11 @@ func (c *cluster) unindex(p place, o *Object) {
 	c.mirror.bindings.remove(p, o)
 }
 
-// bindings finds the placed objects of all clusters by their binding. Objects in it are not changed, but replaced.
+// bindings indexes the placed objects of all clusters by binding. Indexed objects are replaced,
+// never changed.
 type bindings struct {
 	mu     sync.Mutex
-	placed map[types.UID]map[string][]*Object // by binding and cluster: one each, nearly always
+	placed map[types.UID]map[string][]*Object // by binding and cluster; nearly always one each
 }
 
 func (b *bindings) add(p place, o *Object) {
@@ -430,8 +440,8 @@ func (b *bindings) remove(p place, o *Object) {
 	}
 }
 
-// in returns the objects of a binding in a cluster, and everywhere those in every cluster. They are copied and sorted
-// when nobody waits for the lock any more.
+// in returns the objects of a binding in a cluster, and everywhere those in all clusters. Both
+// copy and sort the objects after they have released the lock.
 func (b *bindings) in(binding types.UID, cluster string) []Object {
 	b.mu.Lock()
 	found := slices.Clone(b.placed[binding][cluster])
@@ -449,7 +459,7 @@ func (b *bindings) everywhere(binding types.UID) []Object {
 	return sorted(slices.Values(found))
 }
 
-// without returns the objects that are elsewhere, in the same slice.
+// without returns the objects at other places. It reuses the slice.
 func without(objects []*Object, p place) []*Object {
 	return slices.DeleteFunc(objects, func(o *Object) bool { return o.place() == p })
 }

@@ -33,9 +33,10 @@ var (
 	}, []string{"outcome"})
 )
 
-// The lag of each type of each cluster would be 60,000 series for 1,000 clusters with 60 types. So there is one series for each
-// cluster, the lag of its oldest type, and one for each type, the lag in the cluster where it is oldest; of types the
-// typeSeries oldest, and what the others have is one more. Which type of which cluster it is, orrery cluster describe says.
+// A lag for each type of each cluster would be 60,000 series for 1,000 clusters with 60 types. So
+// there is one series for each cluster, with the lag of its oldest type. For types there are the
+// typeSeries oldest ones, each with its lag in the cluster where it is oldest, and one series for
+// all others. `orrery cluster describe` shows the lag of each type.
 const typeSeries = 200
 
 var (
@@ -49,7 +50,7 @@ var (
 			"The 200 oldest types; resource other is the oldest of the rest.", []string{"group", "resource"}, nil)
 )
 
-// lags collects the lags of a mirror when it is asked for metrics.
+// lags computes the lags of a mirror at each scrape.
 type lags struct{ mirror *Mirror }
 
 // Describe implements prometheus.Collector.

@@ -28,54 +28,65 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Mirror observes every cluster of the fleet. Start runs it; everything else answers from
+// Mirror observes every cluster of the fleet. Start runs it. Most other methods answer from
 // memory.
 type Mirror struct {
-	store    database
-	fleet    fleet
-	defaults *clusterv1alpha1.Mirror // of clusters of which nobody says what is mirrored; nil: all but noise
-	listing  chan struct{}           // held by lists, of all clusters
+	store database
+	fleet fleet
+	// Defaults for clusters whose spec and MirrorPolicies say nothing about the mirror. nil:
+	// every type except those that change all the time.
+	defaults *clusterv1alpha1.Mirror
+	listing  chan struct{} // semaphore for concurrent lists of all clusters
 	log      logr.Logger
 	writer   *writer
-	metered  bool // the process's metrics have its lags
+	metered  bool // lags are registered with the process's metrics
 
-	mostListed int // the constant, but in tests
+	mostListed int // the constant of that name, except in tests
 
-	// The index is locked cluster by cluster: what a cluster holds is guarded by its own lock, so that a thousand clusters
-	// that are read at once do not wait for each other. mu is taken before the lock of a cluster, which is taken before
-	// that of the bindings.
-	mu       sync.Mutex
-	synced   func() bool                     // whether every MirrorPolicy of the hub is known; nil: there is no hub
-	known    map[string]policy               // the MirrorPolicies, by name
-	run      func(func(ctx context.Context)) // nil until Start
-	dropped  map[string]types.UID            // clusters that are leaving: not mirrored again under this UID
-	dropping map[string]*dropping            // by name: nothing is mirrored under it until that is done
+	// Each cluster has its own lock, so that a thousand clusters that are read at once do not
+	// wait for each other. Lock order: mu, the lock of a cluster, the lock of bindings.
+	mu sync.Mutex
+	// Reports whether every MirrorPolicy of the hub is known. nil: there is no hub.
+	synced func() bool
+	known  map[string]policy               // MirrorPolicies by name
+	run    func(func(ctx context.Context)) // nil until Start
+	// Clusters that are leaving. A cluster with this UID is not mirrored again.
+	dropped map[string]types.UID
+	// By name. A cluster of that name is mirrored only after the drop has ended.
+	dropping map[string]*dropping
 	bindings bindings
-	onHub    map[string]bool                   // the clusters that the hub has
-	hubKnown func() bool                       // whether all of them are known; nil: there is no hub
-	absent   func() <-chan time.Time           // when the rows of other clusters go: after absentFor, but in tests
-	strays   map[string][]schema.GroupResource // by cluster: stored types that Types does not return
+	onHub    map[string]bool // clusters that the hub has
+	// Reports whether onHub is complete. nil: there is no hub.
+	hubKnown func() bool
+	// Returns the timer after which rows of clusters that are not on the hub are deleted:
+	// absentFor, except in tests.
+	absent func() <-chan time.Time
+	strays map[string][]schema.GroupResource // by cluster: stored types that Types does not return
 
 	incomplete incomplete
 
-	// Replaced under mu and never changed: they are read at each event.
-	clusters        atomic.Pointer[map[string]*cluster]
-	remembered      atomic.Pointer[map[string][]member.API] // types that the store has of clusters that are not among clusters yet; nil: it has not said so yet
+	// The values behind these pointers are replaced under mu and never changed, because they are
+	// read for each event.
+	clusters atomic.Pointer[map[string]*cluster]
+	// Stored types of clusters that are not in clusters yet. nil: the store has not returned them
+	// yet.
+	remembered      atomic.Pointer[map[string][]member.API]
 	required        atomic.Pointer[map[schema.GroupVersionKind]bool]
 	policies        atomic.Pointer[[]policy]
 	subscribers     atomic.Pointer[[]func(Event)]
 	roomSubscribers atomic.Pointer[[]func(cluster string)]
 
-	// generation is that of the store's contents: they were lost before each but the first. It is raised before the tables of
-	// any cluster are told, so that what a table notes of an earlier generation never counts for a later one.
+	// generation counts the losses of the store's contents, from 1. It is incremented before the
+	// tables of any cluster learn of the loss. So a table that records an earlier generation
+	// never counts as complete in a later one.
 	generation atomic.Int64
 
-	began time.Time   // what is only remembered is not newer
-	lost  atomic.Bool // some contents were lost since the process started
+	began time.Time   // upper bound for the time of data that was only read back from the store
+	lost  atomic.Bool // contents were lost since the process started
 }
 
-// database is what the mirror needs of the store. Every call may fail, for any time: the
-// index does not depend on it.
+// database is the part of the store that the mirror uses. Every call may fail, for any length of
+// time. The index does not depend on it.
 type database interface { //nolint:interfacebloat // one store
 	Write(ctx context.Context, changes []store.Change) error
 	Types(ctx context.Context) ([]store.Type, error)
@@ -94,8 +105,9 @@ type database interface { //nolint:interfacebloat // one store
 	KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error)
 }
 
-// New returns a mirror of the registry's clusters into the store. defaults say what is mirrored of
-// clusters of which neither their spec nor a MirrorPolicy does; nil: every type but those that change all the time.
+// New returns a mirror of the registry's clusters into the store. defaults apply to clusters
+// whose spec and MirrorPolicies do not say what is mirrored; nil: every type except those that
+// change all the time.
 func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, log logr.Logger) *Mirror {
 	m := newMirror(s, registry{r}, log)
 	m.defaults = defaults
@@ -104,7 +116,8 @@ func New(s *store.Store, r *member.Registry, defaults *clusterv1alpha1.Mirror, l
 	return m
 }
 
-// follow learns from the store when what was written to it is lost.
+// follow subscribes to losses of the store's contents, and counts the losses that happened
+// before.
 func (m *Mirror) follow(s *store.Store) {
 	s.OnLoss(m.storeLost)
 	n := s.Losses()
@@ -130,7 +143,8 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 		func(ctx context.Context, changes []store.Change) error {
 			err := m.store.Write(ctx, changes)
 			var rejected *store.RejectedError
-			if err == nil || errors.As(err, &rejected) { // else the database would be waited for once more
+			// On other errors the database would delay the writer once more.
+			if err == nil || errors.As(err, &rejected) {
 				m.countIncomplete(ctx)
 			}
 			return err
@@ -142,11 +156,12 @@ func newMirror(s database, f fleet, log logr.Logger) *Mirror {
 	return m
 }
 
-// Start observes until ctx ends, and returns when nothing runs any more. It may be called
+// Start observes until ctx ends, and returns when all goroutines have ended. It may be called
 // once.
 func (m *Mirror) Start(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, m.log)
-	if m.synced != nil && !toolscache.WaitForCacheSync(ctx.Done(), m.synced) { // else what a policy selects would be dropped first
+	// Without the policies, the mirror would first drop objects that they select.
+	if m.synced != nil && !toolscache.WaitForCacheSync(ctx.Done(), m.synced) {
 		return nil
 	}
 	var running sync.WaitGroup
@@ -156,7 +171,7 @@ func (m *Mirror) Start(ctx context.Context) error {
 	running.Go(func() { m.writer.run(ctx) })
 	running.Go(func() { m.recall(ctx); m.dropAbsent(ctx) })
 	if m.metered {
-		if err := prometheus.Register(lags{m}); err != nil { // nothing else depends on it
+		if err := prometheus.Register(lags{m}); err != nil { // the mirror works without the metric
 			m.log.Error(err, "The mirror's lags are not among the metrics")
 		} else {
 			defer prometheus.Unregister(lags{m})
@@ -168,13 +183,13 @@ func (m *Mirror) Start(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	m.mu.Lock()
-	m.run = func(f func(context.Context)) { go f(ctx) } // which has ended
+	m.run = func(f func(context.Context)) { go f(ctx) } // with a ctx that has ended
 	m.mu.Unlock()
 	running.Wait()
 	return nil
 }
 
-// changed follows the registry.
+// changed handles an event of the registry: a cluster joined, changed or left.
 func (m *Mirror) changed(e member.Event) {
 	if e.Type == member.Left {
 		m.mu.Lock()
@@ -207,8 +222,8 @@ func (m *Mirror) changed(e member.Event) {
 	c.wakeUp()
 }
 
-// Require mirrors a kind in every cluster that serves it, whatever the cluster's
-// spec.mirror says.
+// Require mirrors a kind in every cluster that serves it, even if the cluster's spec.mirror
+// excludes it.
 func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	if (*m.required.Load())[gvk] {
 		return
@@ -218,9 +233,10 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	required := maps.Clone(*m.required.Load())
 	required[gvk] = true
 	m.required.Store(&required)
-	for _, c := range *m.clusters.Load() { // one that compares with what was required before does it again
+	// A cluster that is comparing with the previous requirements compares again.
+	for _, c := range *m.clusters.Load() {
 		c.wakeUp()
-		if gvk == quotaKind { // what is free is known again when they are
+		if gvk == quotaKind { // free capacity is unknown until the quotas are listed
 			c.mu.Lock()
 			c.measured()
 			c.mu.Unlock()
@@ -228,8 +244,8 @@ func (m *Mirror) Require(gvk schema.GroupVersionKind) {
 	}
 }
 
-// Follow makes the mirror follow the hub's MirrorPolicies and Clusters. It is called before Start,
-// which waits until all are known.
+// Follow watches the hub's MirrorPolicies and Clusters. It must be called before Start, which
+// waits until all of them are known.
 func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
 	informer, err := informers.GetInformer(ctx, &configv1alpha1.MirrorPolicy{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -259,8 +275,8 @@ func (m *Mirror) Follow(ctx context.Context, informers cache.Informers) error {
 	return m.followClusters(ctx, informers)
 }
 
-// setPolicy takes in a MirrorPolicy; nil: there is none of that name any more. Every cluster compares what is mirrored with
-// what should be.
+// setPolicy stores a MirrorPolicy; nil deletes the one with that name. Every cluster then
+// compares its tables with the policies.
 func (m *Mirror) setPolicy(name string, p *configv1alpha1.MirrorPolicy) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -274,14 +290,15 @@ func (m *Mirror) setPolicy(name string, p *configv1alpha1.MirrorPolicy) {
 	}
 }
 
-// dropping says how many drop a cluster right now, and whether one of its name is to be mirrored since.
+// dropping has the number of running drops of a cluster, and whether a cluster of the same name
+// is to be mirrored afterwards.
 type dropping struct {
 	by     int
 	putOff bool
 }
 
-// Drop stops observing a cluster and forgets everything that was observed of it. The
-// cluster is mirrored again when a Cluster with another UID has its name.
+// Drop stops observing a cluster and deletes all its rows. A cluster of that name is mirrored
+// again only when it has another UID.
 func (m *Mirror) Drop(name string) error {
 	m.mu.Lock()
 	c := m.cluster(name)
@@ -306,7 +323,9 @@ func (m *Mirror) Drop(name string) error {
 	return nil
 }
 
-// Stale says since when a cluster has not been reachable: what is known of it is as old.
+// Stale returns since when the data of a cluster is not current. stale is false if the cluster is
+// reachable, or unknown. For a cluster that is only in the store, since is the start of the
+// mirror.
 func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
 	c := m.cluster(name)
 	if c == nil {
@@ -320,13 +339,14 @@ func (m *Mirror) Stale(name string) (since time.Time, stale bool) {
 	return c.lastReached(), true
 }
 
-// Type is a type that search can answer for: one version in one scope.
+// Type is one version of a type in one scope, as search reads it.
 type Type struct {
 	member.API
-	Clusters []string // that have it so, by name
+	Clusters []string // that serve this version in this scope, by name
 }
 
-// recall asks the store, until it answers, for the types that it has of clusters.
+// recall reads the types and strays that the store has, and retries until the store answers or
+// ctx ends.
 func (m *Mirror) recall(ctx context.Context) {
 	var stored []store.Type
 	var strays []store.Stray
@@ -366,11 +386,12 @@ func (m *Mirror) recall(ctx context.Context) {
 	m.remembered.Store(&remembered)
 }
 
-// Recalled is true once it is known which types the store has of which clusters. Until then a type that no cluster has may be one that
-// is stored all the same.
+// Recalled reports whether the types that the store has are known. Before that, a type that no
+// cluster serves may still be stored.
 func (m *Mirror) Recalled() bool { return m.remembered.Load() != nil }
 
-// remembers returns the types that the store has of a cluster that is not mirrored yet.
+// remembers returns the stored types of a cluster that is not mirrored yet; nil: none, or not
+// read yet.
 func (m *Mirror) remembers(name string) []member.API {
 	if r := m.remembered.Load(); r != nil {
 		return (*r)[name]
@@ -378,7 +399,8 @@ func (m *Mirror) remembers(name string) []member.API {
 	return nil
 }
 
-// forget ends that: the cluster itself knows them, or is dropped. mu must be locked.
+// forget removes the result of remembers for a cluster that is mirrored now or was dropped. The
+// caller holds mu.
 func (m *Mirror) forget(name string) {
 	if len(m.remembers(name)) == 0 {
 		return
@@ -388,14 +410,16 @@ func (m *Mirror) forget(name string) {
 	m.remembered.Store(&remembered)
 }
 
-// Types returns what is mirrored, by group, resource, version and scope.
+// Types returns all mirrored types, and the stored types of clusters that are not mirrored yet,
+// by group, resource, version and scope.
 func (m *Mirror) Types() []Type {
 	type served struct {
 		cluster string
 		api     member.API
 	}
 	var all []served
-	remembered, running := m.remembered.Load(), m.clusters.Load() // in this order: a cluster that begins to run is among these before it is not among those
+	// In this order: a cluster that starts is in clusters before it is removed from remembered.
+	remembered, running := m.remembered.Load(), m.clusters.Load()
 	if remembered != nil {
 		for name, apis := range *remembered {
 			if (*running)[name] != nil {
@@ -423,8 +447,8 @@ func (m *Mirror) Types() []Type {
 	})
 }
 
-// GroupTypes sums up the types of clusters, which come by name. A type that clusters have
-// in different versions, or namespaced here and not there, is as many Types.
+// GroupTypes merges the types of clusters. served must be sorted by cluster. A type has one Type
+// for each version and scope in which clusters serve it.
 func GroupTypes(served iter.Seq2[string, member.API]) []Type {
 	type identity struct {
 		schema.GroupVersionResource
@@ -457,15 +481,16 @@ func GroupTypes(served iter.Seq2[string, member.API]) []Type {
 	return out
 }
 
-// Stored says whether the store has everything that was seen of a type in a cluster: a
-// search of it is then as complete as what was last seen.
+// Stored reports whether the store has everything that was observed of a type in a cluster. Then
+// a search of the type is as complete as the last observation.
 func (m *Mirror) Stored(cluster string, gr schema.GroupResource) bool {
 	t, unlock := m.table(cluster, gr)
 	defer unlock()
 	return t != nil && t.complete() && m.writer.problem() == nil
 }
 
-// Lost says whether what was stored of a type in a cluster was lost and not read again.
+// Lost reports whether the stored rows of a type in a cluster were lost and have not been read
+// again.
 func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
 	if !m.lost.Load() {
 		return false
@@ -475,7 +500,7 @@ func (m *Mirror) Lost(cluster string, gr schema.GroupResource) bool {
 	return t == nil || !t.complete()
 }
 
-// Observation sums up a cluster for its status.
+// Observation returns a summary of a cluster for its status.
 func (m *Mirror) Observation(name string) member.Observation {
 	c := m.cluster(name)
 	if c == nil {
@@ -497,8 +522,8 @@ func (m *Mirror) Observation(name string) member.Observation {
 	return o
 }
 
-// storeTurned is called when the store begins or ceases to fail. gaveUp are the tables of
-// which changes were given up; their clusters have them still.
+// storeTurned is called when the store begins or stops failing. gaveUp are the tables with
+// abandoned changes. They are listed again, since their clusters still have the objects.
 func (m *Mirror) storeTurned(gaveUp []*table) {
 	for _, t := range gaveUp {
 		t.cluster.mu.Lock()
@@ -508,8 +533,8 @@ func (m *Mirror) storeTurned(gaveUp []*table) {
 	m.relist(m.all(), gaveUp)
 }
 
-// storeLost is called when everything that was stored is lost: all of it is read from the
-// clusters again. The index knows what it knew.
+// storeLost is called when all stored contents are lost. It makes every table read its cluster
+// again. The index keeps its contents.
 func (m *Mirror) storeLost() {
 	losses.Inc()
 	m.lost.Store(true)
@@ -536,12 +561,12 @@ func (m *Mirror) relist(clusters []*cluster, tables []*table) {
 	}
 }
 
-// cluster finds a cluster; nil: it is not mirrored.
+// cluster returns a mirrored cluster; nil: it is not mirrored.
 func (m *Mirror) cluster(name string) *cluster {
 	return (*m.clusters.Load())[name]
 }
 
-// replace makes c the cluster of a name, or none; mu must be locked.
+// replace sets the cluster of a name; nil removes it. The caller holds mu.
 func (m *Mirror) replace(name string, c *cluster) {
 	clusters := maps.Clone(*m.clusters.Load())
 	clusters[name] = c
@@ -551,12 +576,12 @@ func (m *Mirror) replace(name string, c *cluster) {
 	m.clusters.Store(&clusters)
 }
 
-// all returns the clusters that are mirrored.
+// all returns the mirrored clusters, in no order.
 func (m *Mirror) all() []*cluster {
 	return slices.Collect(maps.Values(*m.clusters.Load()))
 }
 
-// Subscribe calls f after every change to the index. It must not block.
+// Subscribe registers f, which is called after every change of the index. f must not block.
 func (m *Mirror) Subscribe(f func(Event)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -564,7 +589,7 @@ func (m *Mirror) Subscribe(f func(Event)) {
 	m.subscribers.Store(&subscribers)
 }
 
-// notify tells the subscribers; no part of the index must be locked.
+// notify calls the subscribers. The caller must not hold a lock of the index.
 func (m *Mirror) notify(events ...Event) {
 	if len(events) == 0 {
 		return

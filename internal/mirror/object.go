@@ -22,13 +22,13 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// entry is an object on its way from the cluster, or from the store, to the index and the store:
-// what they need of it, so that a long list is not held as it came.
+// entry is an object from the cluster or the store, reduced to the parts that the index and the
+// store need. So a long list does not stay in memory as received.
 type entry struct {
 	row      store.Row
-	object   *Object // when it is placed
+	object   *Object // if it is placed
 	deleting bool
-	happened time.Time // when an Event last did; zero: it does not say, or it is no Event
+	happened time.Time // when an Event last happened; zero: it has no time, or is not an Event
 	node     *node
 	pod      *pod
 	quota    *quota
@@ -36,7 +36,7 @@ type entry struct {
 
 func (e *entry) key() key { return key{e.row.Namespace, e.row.Name} }
 
-// entry reads an object from the cluster.
+// entry converts an object from the cluster.
 func (t *table) entry(obj runtime.Object) (*entry, error) {
 	var o *unstructured.Unstructured
 	switch obj := obj.(type) {
@@ -76,7 +76,8 @@ func (t *table) entry(obj runtime.Object) (*entry, error) {
 	return e, nil
 }
 
-// happened says when an Event last did.
+// happened returns the time at which an Event last happened; zero: it has no valid time, or is
+// not an Event.
 func happened(gr schema.GroupResource, body []byte) time.Time {
 	if gr != coreEvents && gr != groupEvents {
 		return time.Time{}
@@ -93,7 +94,7 @@ func happened(gr schema.GroupResource, body []byte) time.Time {
 		} `json:"series"`
 	}
 	if err := json.Unmarshal(body, &e); err != nil {
-		return time.Time{} // its times are no times: it stays as long as in the cluster
+		return time.Time{} // an invalid time: the Event stays as long as in the cluster
 	}
 	last := e.Metadata.CreationTimestamp
 	for _, at := range []time.Time{e.EventTime, e.LastTimestamp, e.DeprecatedLastTimestamp, e.Series.LastObservedTime} {
@@ -104,9 +105,9 @@ func happened(gr schema.GroupResource, body []byte) time.Time {
 	return last
 }
 
-// recalledEntry reads an object from the store: the index takes from its entry what it would take from
-// the one that entry made of it, which must not depend on what strip takes away. Only the bodies of
-// objects that are ours, or count in the capacity, are read.
+// recalledEntry converts an object from the store. The index must get the same data from it as
+// from the original entry. So the index must not depend on parts that strip removes. Only the
+// bodies of objects that Orrery placed or that count in the capacity are parsed.
 func (t *table) recalledEntry(row store.Row) (*entry, error) {
 	e := &entry{row: row}
 	e.row.Body = nil
@@ -127,7 +128,7 @@ func (t *table) recalledEntry(row store.Row) (*entry, error) {
 	return e, nil
 }
 
-// measure reads what counts in the cluster's capacity of an object's body.
+// measure parses the parts of an object's body that count in the cluster's capacity.
 func (t *table) measure(e *entry, body []byte) {
 	var err error
 	switch resourceOf(t.api) {
@@ -138,14 +139,14 @@ func (t *table) measure(e *entry, body []byte) {
 	case quotas:
 		e.quota, err = newQuota(e.row.Name, body)
 	}
-	if err != nil { // an error of entry would make a list look as if the object were gone
+	if err != nil { // if entry returned this error, a list would look as if the object were deleted
 		t.cluster.mirror.log.Error(err, "Object does not count in the cluster's capacity", "cluster", t.cluster.name,
 			"resource", resourceOf(t.api).String(), "namespace", e.row.Namespace, "name", e.row.Name)
 	}
 }
 
-// strip returns the object without what is of no use in a search and half of its size. The
-// original is not changed.
+// strip returns the object without the parts that search does not need, which are half of its
+// size. It does not change the original.
 func strip(object map[string]any) map[string]any {
 	meta, ok := object["metadata"].(map[string]any)
 	if !ok {
@@ -162,7 +163,7 @@ func strip(object map[string]any) map[string]any {
 	if annotations, ok := meta["annotations"].(map[string]any); ok {
 		annotations = maps.Clone(annotations)
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
-		delete(annotations, fleetv1alpha1.IncompleteAnnotation) // the store alone says it
+		delete(annotations, fleetv1alpha1.IncompleteAnnotation) // only the store sets it
 		meta["annotations"] = annotations
 		if len(annotations) == 0 {
 			delete(meta, "annotations")
@@ -173,14 +174,14 @@ func strip(object map[string]any) map[string]any {
 	return object
 }
 
-// managers are the entries of managedFields that say who changed the object last, and who wrote it in another version of its API than the one that is
-// mirrored; without the fields, which are most of their size.
+// managers returns two kinds of entries of managedFields: those of the last change, and those in
+// another API version than the mirrored one. They lack the fields, which are most of their size.
 func managers(entries []any, version string) (kept []any) {
 	newest := ""
 	each := func(f func(entry map[string]any, at string)) {
 		for _, e := range entries {
 			if entry, ok := e.(map[string]any); ok {
-				at, _ := entry["time"].(string) // in UTC and to the second: as text they are in the order of time
+				at, _ := entry["time"].(string) // a time in UTC, in seconds; such texts sort by time
 				f(entry, at)
 			}
 		}
@@ -197,7 +198,7 @@ func managers(entries []any, version string) (kept []any) {
 	return kept
 }
 
-// owner is the UID of the object's controller, or else of its first owner.
+// owner returns the UID of the object's controller, or else of its first owner; "": none.
 func owner(o *unstructured.Unstructured) types.UID {
 	if c := metav1.GetControllerOf(o); c != nil {
 		return c.UID
@@ -208,10 +209,10 @@ func owner(o *unstructured.Unstructured) types.UID {
 	return ""
 }
 
-// note is what is stored beside an object that is placed or was orphaned: the hash of the fields
-// that we own, for the fields of managedFields are not stored; "" for another. Controllers copy labels and
-// annotations to what they make, such as a Service's to its EndpointSlices: a mark counts only
-// where we own something.
+// note returns the text that is stored beside a placed or orphaned object: the hash of the fields
+// that Orrery owns, because the store does not keep the fields of managedFields. It is "" for
+// other objects. Controllers copy labels and annotations to objects that they create, for example
+// from a Service to its EndpointSlices. So a mark counts only if Orrery owns a field.
 func note(o *unstructured.Unstructured) string {
 	fields := OwnedFields(o)
 	if o.GetLabels()[workv1alpha2.BindingLabel] == "" && o.GetAnnotations()[workv1alpha2.OrphanAnnotation] == "" ||
@@ -221,12 +222,12 @@ func note(o *unstructured.Unstructured) string {
 	return strconv.FormatUint(fields, 10)
 }
 
-// newObject is what is remembered of an object with a note; nil for one without.
+// newObject returns the index entry of an object with a note; nil without a note.
 func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.Unstructured, note string) *Object {
 	if note == "" {
 		return nil
 	}
-	fields, _ := strconv.ParseUint(note, 10, 64) // as note wrote it; 0 is the hash of no fields
+	fields, _ := strconv.ParseUint(note, 10, 64) // written by note; 0 is the hash of no fields
 	binding := o.GetLabels()[workv1alpha2.BindingLabel]
 	orphan := o.GetAnnotations()[workv1alpha2.OrphanAnnotation]
 	if binding == "" {
@@ -249,20 +250,20 @@ func newObject(cluster string, gvr schema.GroupVersionResource, o *unstructured.
 	}
 }
 
-// carry takes over from the state before how the work of an object ended: a pod that is being deleted does not say any more
-// that it had ended by itself. Either may be nil.
+// carry copies how the work ended from the state before, because a pod that is being deleted no
+// longer reports that it had ended. Either state may be nil.
 func (o *Object) carry(before *Object) {
 	if o != nil && before != nil && o.UID == before.UID && o.Deleting && o.Ended == "" {
 		o.Ended = before.Ended
 	}
 }
 
-// OwnedFields hashes the set of fields that our server-side apply owns; 0: none.
+// OwnedFields returns a hash of the fields that Orrery's server-side apply owns; 0: none.
 func OwnedFields(o *unstructured.Unstructured) uint64 {
 	for _, f := range o.GetManagedFields() {
 		if f.Manager == workv1alpha2.FieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" && f.FieldsV1 != nil {
 			h := fnv.New64a()
-			_, _ = h.Write(f.FieldsV1.GetRawBytes()) // a hash takes everything
+			_, _ = h.Write(f.FieldsV1.GetRawBytes()) // a hash never fails
 			return h.Sum64()
 		}
 	}

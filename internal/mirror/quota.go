@@ -13,15 +13,15 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// quota is what is remembered of a ResourceQuota, and what a Room has of it. It does not change.
+// quota has the parts of a ResourceQuota that count in a `Room`. It is immutable.
 type quota struct {
 	name   string
-	scopes []corev1.ScopedResourceSelectorRequirement // it counts pods that are in all of them
-	left   amounts                                    // hard limits less what is used, CPU in thousandths
+	scopes []corev1.ScopedResourceSelectorRequirement // it counts pods that are in all scopes
+	left   amounts                                    // hard limits less usage, CPU in thousandths
 }
 
-// newQuota reads what counts of a ResourceQuota's JSON. As in the admission of pods, its status counts: a limit of which
-// the cluster does not say yet how much of it is used does not limit.
+// newQuota parses the JSON of a ResourceQuota. As in the admission of pods, its status counts. A
+// limit without a reported usage does not limit.
 func newQuota(name string, body []byte) (*quota, error) {
 	var o struct {
 		Spec struct {
@@ -50,7 +50,8 @@ func newQuota(name string, body []byte) (*quota, error) {
 	return q, nil
 }
 
-// less is what a quantity is above another one, rounded down.
+// less returns the difference of two quantities. Both are rounded up, CPU to thousandths, others
+// to units.
 func less(name corev1.ResourceName, hard, used resource.Quantity) int64 {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceRequestsCPU, corev1.ResourceLimitsCPU:
@@ -67,12 +68,13 @@ func (q *quota) equal(other *quota) bool {
 		})
 }
 
-// counts says whether it counts the replicas of a claim.
+// counts reports whether the quota counts the replicas of a claim.
 func (q *quota) counts(claim *scheduler.Claim) bool {
 	return !slices.ContainsFunc(q.scopes, func(scope corev1.ScopedResourceSelectorRequirement) bool { return !claim.Within(scope) })
 }
 
-// fits counts the replicas that it still lets in, of an object that is there or is not.
+// fits returns how many more replicas the quota accepts. there means that their object exists
+// already.
 func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
 	most := int64(math.MaxInt32)
 	for name, left := range q.left {
@@ -87,7 +89,8 @@ func (q *quota) fits(claim *scheduler.Claim, there bool) int64 {
 	return most
 }
 
-// sets counts how often it still lets in all replicas of some components, of an object that is there or is not.
+// sets returns how many times the quota accepts all replicas of the components. there means that
+// their object exists already.
 func (q *quota) sets(components []scheduler.Component, there bool) int64 {
 	most := int64(math.MaxInt32)
 	for name, left := range q.left {
@@ -110,7 +113,8 @@ func (q *quota) sets(components []scheduler.Component, there bool) int64 {
 	return most
 }
 
-// times and plus are of numbers that are not negative; what is too large for them is the largest number.
+// times and plus return the result for numbers that are not negative; on overflow, the largest
+// number.
 func times(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64/b {
 		return math.MaxInt64
@@ -125,7 +129,7 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// without is the quota when replicas have taken of it what they count.
+// without returns the quota after replicas were counted in it.
 func (q *quota) without(t scheduler.Taken) *quota {
 	rest := &quota{name: q.name, scopes: q.scopes, left: maps.Clone(q.left)}
 	for name := range rest.left {

@@ -13,16 +13,16 @@ import (
 	"orrery.dev/orrery/internal/scheduler"
 )
 
-// Room is what was free in a cluster at one moment: on its nodes what no pod requests, those that wait for a node
-// among them, and what the quotas of its namespaces leave. It does not change.
+// Room is the free capacity of a cluster at one moment: on its nodes, less the requests of pods,
+// including pending pods, and in the quotas of its namespaces. It is immutable.
 type Room struct {
 	places *places
-	free   []int64             // of each node of places, in the order of its resources
+	free   []int64             // by node of places, in the order of its resources
 	quotas map[string][]*quota // by namespace
 }
 
-// Room returns what is free in a cluster; false while its nodes or pods are not listed, or
-// its ResourceQuotas, if they are required. It is copied only after a change.
+// Room returns the free capacity of a cluster. known is false while its nodes, pods or required
+// ResourceQuotas are not listed. The result is computed only after a change.
 func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 	c := m.cluster(cluster)
 	if c == nil {
@@ -39,11 +39,11 @@ func (m *Mirror) Room(cluster string) (room *Room, known bool) {
 	return c.capacity.room, true
 }
 
-// Measured is true of the types by which it is known what is free in a cluster.
+// Measured reports whether the free capacity of clusters depends on a type.
 func Measured(gr schema.GroupResource) bool { return gr == nodes || gr == pods || gr == quotas }
 
-// SubscribeRoom calls f after each change of what is free in a cluster. f must not block,
-// nor ask the mirror.
+// SubscribeRoom registers f, which is called after each change of a cluster's free capacity. f
+// must not block or call the mirror.
 func (m *Mirror) SubscribeRoom(f func(cluster string)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,17 +51,18 @@ func (m *Mirror) SubscribeRoom(f func(cluster string)) {
 	m.roomSubscribers.Store(&subscribers)
 }
 
-// places are the nodes that take pods, by name, and what they have. All Rooms share them until a node changes.
+// places are the nodes that accept pods, sorted by name, and their resources. All values of
+// `Room` share them until a node changes.
 type places struct {
 	resources   []corev1.ResourceName // pods come first
-	nodes       []*corev1.Node        // what is known of them
-	allocatable []int64               // of each node, in the order of resources
+	nodes       []*corev1.Node        // name, labels and taints
+	allocatable []int64               // by node, in the order of resources
 
 	mu    sync.Mutex
-	taker map[string][]int // places of the nodes that take a claim, by Claim.Where
+	taker map[string][]int // indexes of the nodes that accept a claim, by Claim.Where
 }
 
-// mostTakers is of how many different claims places remember the nodes that take them.
+// mostTakers is the number of claims whose nodes are cached.
 const mostTakers = 256
 
 func newPlaces(all map[string]*node) *places {
@@ -85,7 +86,8 @@ func newPlaces(all map[string]*node) *places {
 	return p
 }
 
-// takers are the nodes that take replicas with a claim if they have the room, by their places. They are shared.
+// takers returns the indexes of the nodes that accept replicas with a claim, if their capacity
+// suffices. The result is shared.
 func (p *places) takers(claim *scheduler.Claim) []int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +107,7 @@ func (p *places) takers(claim *scheduler.Claim) []int {
 	return all
 }
 
-// measure adds up what is free; the cluster must be locked.
+// measure computes the free capacity. The caller holds the cluster's lock.
 func (c *capacity) measure() *Room {
 	if c.places == nil {
 		c.places = newPlaces(c.nodes)
@@ -127,8 +129,10 @@ func (c *capacity) measure() *Room {
 	return r
 }
 
-// Fits counts the replicas with a claim that the quotas let in, and the free room takes, node by node. there says that
-// the object is in the cluster already. quota is the one that lets in fewer than the nodes take, of several that let in the fewest the first by name.
+// Fits returns how many replicas with a claim the nodes and the quotas accept. there means that
+// the object exists in the cluster already. quota is the NAMESPACE/NAME of the quota that accepts
+// fewer replicas than the nodes, or the first such quota by name. It is empty if the nodes are
+// the limit.
 func (r *Room) Fits(claim *scheduler.Claim, there bool) (replicas int64, quota string) {
 	most := int64(math.MaxInt64)
 	for _, q := range r.quotas[claim.Namespace()] {
@@ -157,16 +161,17 @@ func (r *Room) Fits(claim *scheduler.Claim, there bool) (replicas int64, quota s
 	return total, ""
 }
 
-// demand is a component on its way to nodes.
+// demand is a component that is to be put on nodes.
 type demand struct {
 	name   string
 	pods   int64
-	each   []int64 // what each of them takes of every resource
+	each   []int64 // amount of each resource for one pod
 	takers []int
-	most   int64 // that would have room without the other components
+	most   int64 // how many pods fit without the other components
 }
 
-// Sets implements scheduler.Room. The components that would have room the fewest times come first: what fits in many places finds one beside them.
+// Sets implements scheduler.Room. The components that fit the fewest times are placed first. The
+// others fit in more nodes, and so more easily beside them.
 func (r *Room) Sets(components []scheduler.Component, there bool) (sets int64, lacking, quota string) {
 	bound := int64(math.MaxInt32)
 	for _, q := range r.quotas[components[0].Claim.Namespace()] {
@@ -209,7 +214,7 @@ func (r *Room) Sets(components []scheduler.Component, there bool) (sets int64, l
 	most := min(fit, bound)
 	if sets = most; r.pack(free, demands, most) != "" {
 		sets = 1
-		for most-sets > 1 { // sets fit, and most do not
+		for most-sets > 1 { // sets of replicas fit, and most do not
 			if half := sets + (most-sets)/2; r.pack(free, demands, half) == "" {
 				sets = half
 			} else {
@@ -223,7 +228,8 @@ func (r *Room) Sets(components []scheduler.Component, there bool) (sets int64, l
 	return sets, "", quota
 }
 
-// pack puts them on nodes so many times, one after another, and says for which of them nothing was left. It works in free.
+// pack puts the components on nodes, each times over. It returns the name of the first component
+// that does not fit; "": all fit. free is its working memory.
 func (r *Room) pack(free []int64, demands []demand, times int64) (lacking string) {
 	copy(free, r.free)
 	width := len(r.places.resources)
@@ -236,7 +242,7 @@ func (r *Room) pack(free []int64, demands []demand, times int64) (lacking string
 	return ""
 }
 
-// put puts pods on nodes, one node after another, and returns how many are left.
+// put puts pods on nodes, one node after another, and returns how many did not fit.
 func put(free []int64, width int, takers []int, each []int64, pods int64) (left int64) {
 	for _, i := range takers {
 		node := free[i*width : (i+1)*width]
@@ -251,8 +257,8 @@ func put(free []int64, width int, takers []int, each []int64, pods int64) (left 
 	return pods
 }
 
-// Without is the room that is left when replicas have taken theirs. Those that fit on no node take none there; what
-// they count in quotas they take even so.
+// Without returns the free capacity after replicas have used their share. Replicas that fit on no
+// node use none of the nodes, but still count in quotas.
 func (r *Room) Without(taken []scheduler.Taken) *Room {
 	left := &Room{places: r.places, free: slices.Clone(r.free), quotas: maps.Clone(r.quotas)}
 	alike := make(map[string]*scheduler.Taken, 1) // by what they claim of nodes
@@ -271,7 +277,8 @@ func (r *Room) Without(taken []scheduler.Taken) *Room {
 	return left
 }
 
-// count has replicas take of their namespace's quotas what they count there. The room must not be handed out yet.
+// count subtracts replicas from the quotas of their namespace. It must be called before the
+// result is shared.
 func (r *Room) count(t scheduler.Taken) {
 	all := slices.Clone(r.quotas[t.Claim.Namespace()])
 	if len(all) == 0 {
@@ -285,7 +292,8 @@ func (r *Room) count(t scheduler.Taken) {
 	r.quotas[t.Claim.Namespace()] = all
 }
 
-// take gives room to replicas, on one node after another. The room must not be handed out yet.
+// take subtracts replicas from the nodes, one node after another. It must be called before the
+// result is shared.
 func (r *Room) take(claim *scheduler.Claim, replicas int64) {
 	var buffer [mostResources]int64
 	each, offered := r.each(buffer[:0], claim)
@@ -295,16 +303,18 @@ func (r *Room) take(claim *scheduler.Claim, replicas int64) {
 	put(r.free, len(r.places.resources), r.places.takers(claim), each, replicas)
 }
 
-// node is what is free on a node.
+// node returns the free amounts of a node.
 func (r *Room) node(i int) []int64 {
 	width := len(r.places.resources)
 	return r.free[i*width : (i+1)*width]
 }
 
-// mostResources is how many resources a cluster's nodes can have without an allocation for each count.
+// mostResources is the number of resources of a cluster's nodes up to which counting replicas
+// does not allocate.
 const mostResources = 16
 
-// each appends what a replica with a claim takes of every resource; false: of one of them no node has any.
+// each appends the amount of every resource that one replica with a claim uses. offered is false
+// if no node has one of the resources.
 func (r *Room) each(out []int64, claim *scheduler.Claim) (each []int64, offered bool) {
 	offered = true
 	for range r.places.resources {
@@ -324,7 +334,7 @@ func (r *Room) each(out []int64, claim *scheduler.Claim) (each []int64, offered 
 	return out, offered
 }
 
-// fits counts the replicas that a node takes.
+// fits returns how many replicas fit on a node.
 func fits(node, each []int64) int64 {
 	here := int64(math.MaxInt32)
 	for i, n := range each {

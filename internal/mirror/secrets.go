@@ -9,20 +9,22 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// keptData is of which Secrets of a cluster the store keeps the data; the zero value: that is not known yet.
+// keptData records for which Secrets of a cluster the store keeps the data. The zero value means
+// unknown.
 type keptData struct {
 	known bool
 	is    string
-	end   context.CancelFunc // of what makes it so
+	end   context.CancelFunc // ends the goroutine that applies it
 }
 
-// secretData says of which Secrets of the cluster the data is to be mirrored now; nil: of none.
+// secretData returns the filter of Secrets that are to be mirrored with data; nil: none.
 func (c *cluster) secretData() *filter {
 	return secretData(statements(c.source.Cluster(), *c.mirror.policies.Load()))
 }
 
-// keepData has the store drop the data of Secrets that is not to be mirrored any more, also while the cluster cannot be asked. A follower that had
-// other data is stopped, and nothing of it waits to be stored. A store that fails is asked again.
+// keepData makes the store delete the data of Secrets that must no longer be mirrored, even while
+// the cluster does not answer. It retries if the store fails. Before the call, a table with other
+// data must be stopped, and its pending changes dropped.
 func (c *cluster) keepData(ctx context.Context, running *sync.WaitGroup, data *filter) {
 	if is := dataOf(data); !c.kept.known || c.kept.is != is {
 		if c.kept.end != nil {
@@ -49,7 +51,8 @@ func (c *cluster) keepData(ctx context.Context, running *sync.WaitGroup, data *f
 	})
 }
 
-// tryKeepData has the store keep the data of these Secrets and of no others. What it could not open is read from the cluster again.
+// tryKeepData makes the store keep the data of the selected Secrets only. Data that the store
+// cannot decrypt is read from the cluster again.
 func (c *cluster) tryKeepData(ctx context.Context, data *filter) error {
 	lost, err := c.mirror.store.KeepData(ctx, c.name, func(namespace string, labels map[string]string) bool {
 		switch {
@@ -76,7 +79,8 @@ func (c *cluster) tryKeepData(ctx context.Context, data *filter) error {
 	return nil
 }
 
-// WithoutData is true when of some Secrets of a cluster the data is not mirrored, or is not known to be stored.
+// WithoutData reports whether the mirror lacks the data of some Secrets of a cluster, or cannot
+// confirm that it is stored.
 func (m *Mirror) WithoutData(cluster string) bool {
 	t, unlock := m.table(cluster, secrets)
 	defer unlock()

@@ -19,7 +19,8 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// Types that the mirror itself needs: capacity, namespaces, and changes of the API list.
+// Types that the mirror always needs: for capacity, for namespaces, and for changes of the API
+// list.
 var (
 	namespaces  = schema.GroupResource{Resource: "namespaces"}
 	nodes       = schema.GroupResource{Resource: "nodes"}
@@ -29,19 +30,20 @@ var (
 	apiservices = schema.GroupResource{Group: "apiregistration.k8s.io", Resource: "apiservices"}
 )
 
-// ResourceQuotas bound what is free in a cluster, once somebody requires them: each type is a watch for each cluster.
+// ResourceQuotas limit the free capacity of a cluster. They are mirrored only where something
+// requires them, because each type costs one watch for each cluster.
 var (
 	quotas    = schema.GroupResource{Resource: "resourcequotas"}
 	quotaKind = corev1.SchemeGroupVersion.WithKind("ResourceQuota")
 )
 
-// Events under both of their names; they are the same objects.
+// Events have two names, one in each API group. Both return the same objects.
 var (
 	coreEvents  = schema.GroupResource{Resource: "events"}
 	groupEvents = schema.GroupResource{Group: "events.k8s.io", Resource: "events"}
 )
 
-// eventsLife is how long Events stay in the mirror where nobody says otherwise.
+// eventsLife is how long Events stay in the mirror by default.
 const eventsLife = time.Hour
 
 func essential(gr schema.GroupResource) bool {
@@ -53,12 +55,13 @@ func essential(gr schema.GroupResource) bool {
 	}
 }
 
-// askedLive is the group of what is never mirrored, however a cluster serves it: it is of the last seconds, and the clusters themselves are
-// asked for it. Were it mirrored from one of them, the fleet would have two truths.
+// askedLive is the API group that is never mirrored. Its metrics cover the last seconds, and
+// requests for them go to the clusters themselves. If one cluster's copy were mirrored, the fleet
+// would have two answers.
 const askedLive = "metrics.k8s.io"
 
-// noise is what is mirrored only when it is asked for: written all the time, or derived
-// from what is mirrored anyway.
+// noise reports whether a type is mirrored only if it is selected by name, because its objects
+// change all the time or derive from other mirrored objects.
 func noise(gr schema.GroupResource) bool {
 	switch gr {
 	case groupEvents,
@@ -72,9 +75,9 @@ func noise(gr schema.GroupResource) bool {
 	}
 }
 
-// Select is the selection that names these types, as RESOURCE.GROUP or RESOURCE of the core group,
-// such as deployments.apps and pods; *.GROUP is every type of a group. It is nil for none. An
-// error names what is no such thing.
+// Select returns the selection of the named types, or nil for no types. A name is RESOURCE.GROUP,
+// or RESOURCE for the core group, such as deployments.apps and pods. *.GROUP selects every type
+// of a group. An invalid name is an error.
 func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	if len(types) == 0 {
 		return nil, nil
@@ -90,7 +93,7 @@ func Select(types []string) (*clusterv1alpha1.Mirror, error) {
 	return s, nil
 }
 
-// ParseType reads the name of a type, as RESOURCE.GROUP or RESOURCE of the core group.
+// ParseType parses the name of a type: RESOURCE.GROUP, or RESOURCE for the core group.
 func ParseType(name string) (schema.GroupResource, error) {
 	gr := schema.ParseGroupResource(name)
 	if gr.Resource == "" || strings.ContainsAny(name, "/ ") || gr.Resource != strings.ToLower(gr.Resource) {
@@ -99,24 +102,25 @@ func ParseType(name string) (schema.GroupResource, error) {
 	return gr, nil
 }
 
-// statement is what somebody says is to be mirrored of a cluster: its Cluster, a MirrorPolicy, or the server's flag.
+// statement is one source of settings for the mirror of a cluster: its Cluster, a MirrorPolicy,
+// or the server's flag.
 type statement struct {
 	by       string
-	selects  bool // types: readable or not, the default does not count then
+	selects  bool // it selects types, even if they cannot be parsed; the default then does not apply
 	rules    []rule
-	custom   bool // every custom resource
+	custom   bool // selects every custom resource
 	exclude  []clusterv1alpha1.MirrorExclusion
 	life     time.Duration
-	problems []string // what of it cannot be read, and counts for nothing
+	problems []string // parts that cannot be parsed and are ignored
 }
 
-// rule selects types of a group, and which of their objects.
+// rule selects types of a group, and some or all of their objects.
 type rule struct {
 	clusterv1alpha1.MirrorResources
 	scope scope
 }
 
-// newStatement reads what somebody says.
+// newStatement parses settings. by names their source in messages.
 func newStatement(by string, m *clusterv1alpha1.Mirror) statement {
 	custom := m.CustomResources == clusterv1alpha1.MirrorCustomResourcesAll
 	s := statement{by: by, exclude: m.Exclude, custom: custom, selects: custom || len(m.Resources) > 0}
@@ -134,14 +138,14 @@ func newStatement(by string, m *clusterv1alpha1.Mirror) statement {
 	return s
 }
 
-// policy is a MirrorPolicy as it is read.
+// policy is a parsed MirrorPolicy.
 type policy struct {
 	clusters labels.Selector
 	said     statement
 }
 
-// newPolicy reads a MirrorPolicy. One whose selector cannot be read, which the API server does not let in, selects every
-// cluster and says nothing but that.
+// newPolicy parses a MirrorPolicy. If its selector is invalid, which the API server rejects, the
+// policy applies to every cluster and only reports that problem.
 func newPolicy(p *configv1alpha1.MirrorPolicy) policy {
 	by := "MirrorPolicy " + p.Name
 	clusters, err := metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector)
@@ -151,7 +155,8 @@ func newPolicy(p *configv1alpha1.MirrorPolicy) policy {
 	return policy{clusters, newStatement(by, &p.Spec.Mirror)}
 }
 
-// statements are what is said of a Cluster, by itself and by the policies.
+// statements returns the settings for a Cluster: its own, and those of the policies that select
+// it.
 func statements(c *clusterv1alpha1.Cluster, policies []policy) []statement {
 	var said []statement
 	if c.Spec.Mirror != nil {
@@ -165,38 +170,42 @@ func statements(c *clusterv1alpha1.Cluster, policies []policy) []statement {
 	return said
 }
 
-// facts are what a selection is made from, beside what people say.
+// facts are the inputs of a selection besides the statements.
 type facts struct {
 	apis     []member.API // that the cluster serves
 	required map[schema.GroupVersionKind]bool
 	defaults *clusterv1alpha1.Mirror       // the server's; nil: every type but noise
-	custom   map[schema.GroupResource]bool // the cluster's custom resources; nil: not known yet
+	custom   map[schema.GroupResource]bool // the cluster's custom resources; nil: unknown yet
 }
 
-// decision is what is decided of one type that a cluster serves.
+// decision is the result of a selection for one type that a cluster serves.
 type decision struct {
-	api      member.API // in the version that is mirrored
+	api      member.API // the version to mirror
 	mirrored bool
-	needed   bool // by placement, or by the mirror itself
+	needed   bool // by placement or by the mirror itself
 	filter   filter
-	data     *filter       // of which Secrets the data is mirrored, too; nil: of none
-	life     time.Duration // how long its objects stay in the mirror; 0: as long as in the cluster
-	reason   string
+	data     *filter // the Secrets that are mirrored with data; nil: none
+	// How long objects stay in the mirror. 0: as long as they exist in the cluster.
+	life   time.Duration
+	reason string
 }
 
-// selection is what is mirrored of a cluster, and why, and what is not.
+// selection is the result for all types of a cluster.
 type selection struct {
-	types    []decision // of each type one, in the order in which they should be listed
-	problems []string   // what of what was said counts for nothing, and why
-	unsure   bool       // it is not known yet which types are custom resources, and that matters
+	types    []decision // one for each type, in the order in which they are to be listed
+	problems []string   // settings that have no effect, and why
+	unsure   bool       // the custom resource types are still unknown, and a statement selects them
 }
 
-// decide selects what is mirrored of a cluster. It depends on what is said and not on the order:
+// decide returns which types of a cluster are mirrored. The order of the statements does not
+// matter.
 //
-//  1. What placement and the mirror itself need is mirrored, all of it, whoever excludes or narrows it.
-//  2. What somebody excludes is not mirrored.
-//  3. What somebody selects is; several that select a type add up, and so do their namespaces and labels.
-//  4. If nobody selects any type, the default does.
+//  1. Types that placement or the mirror need are mirrored completely, even if they are excluded
+//     or narrowed.
+//  2. Excluded types are not mirrored.
+//  3. Selected types are mirrored. Several selections of a type add up, with their namespaces and
+//     labels.
+//  4. If no statement selects any type, the default applies.
 func decide(said []statement, f facts) selection {
 	said = slices.Clone(said)
 	byDefault := !slices.ContainsFunc(said, func(s statement) bool { return s.selects })
@@ -250,7 +259,7 @@ func decide(said []statement, f facts) selection {
 	return out
 }
 
-// bound keeps a decision to what the hub may read in the cluster.
+// bound limits a decision to the namespaces that the hub may read in the cluster.
 func (d *decision) bound() {
 	if d.api.Within == nil || !d.mirrored {
 		return
@@ -261,13 +270,13 @@ func (d *decision) bound() {
 	}
 }
 
-// candidate is a version of a type, which may be the one that is mirrored.
+// candidate is a version of a type that may be mirrored.
 type candidate struct {
 	decision
 	rank int // lower: a better version
 }
 
-// before says whether a candidate is the better one of the same type.
+// before reports whether c is the better candidate for the same type.
 func (c candidate) before(other candidate) bool {
 	if c.mirrored != other.mirrored {
 		return c.mirrored
@@ -282,7 +291,7 @@ func (c candidate) before(other candidate) bool {
 		-version.CompareKubeAwareVersionStrings(c.api.GroupVersionKind.Version, other.api.GroupVersionKind.Version)) < 0
 }
 
-// How good a version is: the one that is required, one that is named (and at which place), any.
+// Ranks of versions, the best first: required, named (rank is the index in the list), any.
 const (
 	rankRequired = -1
 	rankAny      = 1000
@@ -338,14 +347,15 @@ func judge(api member.API, said []statement, byDefault bool, f facts) candidate 
 	return c
 }
 
-// excludes says whether a type is excluded.
+// excludes reports whether the statement excludes a type.
 func (s statement) excludes(gr schema.GroupResource) bool {
 	return slices.ContainsFunc(s.exclude, func(e clusterv1alpha1.MirrorExclusion) bool {
 		return (e.Group == "*" || e.Group == gr.Group) && (slices.Contains(e.Resources, "*") || slices.Contains(e.Resources, gr.Resource))
 	})
 }
 
-// secretData says of which Secrets the data is mirrored; nil: of none. It does not depend on what the cluster serves.
+// secretData returns the filter of Secrets that are mirrored with their data; nil: none. It does
+// not depend on the types that the cluster serves.
 func secretData(said []statement) *filter {
 	var in []scope
 	for _, s := range said {
@@ -364,7 +374,8 @@ func secretData(said []statement) *filter {
 	return new(union(in))
 }
 
-// find says in which scopes a version of a type is selected, and at which place it is named; none: it is not.
+// find returns the scopes in which the statement selects a version of a type; nil: it does not.
+// at is the best rank of the version.
 func (s statement) find(api member.API, custom map[schema.GroupResource]bool) (at int, in []scope) {
 	gr, v := resourceOf(api), api.GroupVersionKind.Version
 	at = rankAny
@@ -386,7 +397,7 @@ func (s statement) find(api member.API, custom map[schema.GroupResource]bool) (a
 	return at, in
 }
 
-// problems says what of what was said counts for nothing in a cluster.
+// problems returns the parts of the statements that have no effect in a cluster.
 func problems(said []statement, apis []member.API) []string {
 	var out []string
 	served, scoped := map[schema.GroupResource][]string{}, map[schema.GroupResource]bool{}
@@ -417,7 +428,7 @@ func problems(said []statement, apis []member.API) []string {
 	return out
 }
 
-// scope is a set of objects: those in the namespaces with the labels.
+// scope is a set of objects, by namespace and labels.
 type scope struct {
 	namespaces []string        // sorted; nil: all
 	labels     labels.Selector // nil: all
@@ -458,7 +469,7 @@ func (s scope) selector() string {
 	return s.labels.String()
 }
 
-// String says the scope in one way only.
+// String returns the canonical text of the scope. Equal scopes have equal texts.
 func (s scope) String() string {
 	var parts []string
 	if len(s.namespaces) > 0 {
@@ -474,13 +485,14 @@ func (s scope) has(namespace string, l map[string]string) bool {
 	return (len(s.namespaces) == 0 || slices.Contains(s.namespaces, namespace)) && (s.labels == nil || s.labels.Matches(labels.Set(l)))
 }
 
-// filter is which objects of a type are mirrored: those of any of its scopes; the zero value is all of them.
+// filter selects the objects of a type that are mirrored: those in any of its scopes. The zero
+// filter selects all objects.
 type filter struct {
 	scopes []scope
-	within []string // namespaces that alone may be read; nil: all
+	within []string // the only namespaces that the hub may read; nil: all
 }
 
-// union is the filter of what is in any of the scopes.
+// union returns the filter of the objects in any of the scopes.
 func union(scopes []scope) filter {
 	if slices.ContainsFunc(scopes, scope.everything) {
 		return filter{}
@@ -496,15 +508,15 @@ func union(scopes []scope) filter {
 	return f
 }
 
-// narrow is true when there may be objects that are not mirrored.
+// narrow reports whether the filter may exclude objects.
 func (f filter) narrow() bool { return len(f.scopes) > 0 || f.within != nil }
 
-// readable says whether the hub may read the objects of a namespace.
+// readable reports whether the hub may read objects of a namespace.
 func (f filter) readable(namespace string) bool {
 	return f.within == nil || slices.Contains(f.within, namespace)
 }
 
-// String says the filter in one way only; "" is everything.
+// String returns the canonical text of the filter; "": all objects.
 func (f filter) String() string {
 	texts := make([]string, 0, len(f.scopes))
 	for _, s := range f.scopes {
@@ -516,17 +528,18 @@ func (f filter) String() string {
 	return strings.Join(texts, "; or ")
 }
 
-// has says whether an object is mirrored.
+// has reports whether the filter selects an object.
 func (f filter) has(namespace string, l map[string]string) bool {
 	return f.readable(namespace) && (len(f.scopes) == 0 || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.has(namespace, l) }))
 }
 
-// hasAny is has for an object whose labels are not known: it is true only if they do not matter.
+// hasAny is like has for an object with unknown labels. It is true only if the labels do not
+// matter.
 func (f filter) hasAny(namespace string) bool {
 	return f.readable(namespace) && (len(f.scopes) == 0 || slices.ContainsFunc(f.scopes, func(s scope) bool { return s.labels == nil && s.has(namespace, nil) }))
 }
 
-// dataOf says in one way only of which Secrets the data is mirrored; "" is of none.
+// dataOf returns the canonical text of a filter for the data of Secrets; "": no Secrets.
 func dataOf(f *filter) string {
 	if f == nil {
 		return ""
@@ -534,14 +547,15 @@ func dataOf(f *filter) string {
 	return cmp.Or(f.String(), "all")
 }
 
-// mostNamespaces is how many namespaces of a type are asked for one by one, each with a list and a watch.
+// mostNamespaces is the maximum number of namespaces of a type with a list and watch each. Beyond
+// that, one list and watch covers all namespaces.
 const mostNamespaces = 16
 
-// ask is what an API server can be asked for in one request: one namespace, "" for all, and one label selector.
+// ask describes one request to an API server: one namespace ("" for all) and one label selector.
 type ask struct{ namespace, selector string }
 
-// asks are the requests that bring everything that the filter has, and as little else as they can tell: of each of a few namespaces, or of all.
-// What they bring beyond that, the filter drops.
+// asks returns the requests that return all objects of the filter and few others: for each of a
+// few namespaces, or for all at once. The caller drops the other objects with the filter.
 func (f filter) asks() []ask {
 	if f.within != nil {
 		return f.asksWithin()
@@ -564,7 +578,7 @@ func (f filter) asks() []ask {
 	return asks
 }
 
-// asksWithin asks one by one for the namespaces that may be read.
+// asksWithin returns a request for each namespace that the hub may read.
 func (f filter) asksWithin() []ask {
 	asks := make([]ask, 0, len(f.within))
 	for _, namespace := range f.within {
@@ -575,12 +589,12 @@ func (f filter) asksWithin() []ask {
 	return asks
 }
 
-// in are the scopes of which objects of a namespace can be.
+// in returns the scopes that can contain objects of a namespace.
 func (f filter) in(namespace string) []scope {
 	return slices.DeleteFunc(slices.Clone(f.scopes), func(s scope) bool { return len(s.namespaces) > 0 && !slices.Contains(s.namespaces, namespace) })
 }
 
-// selectorOf is the selector that scopes have in common; "": they have none.
+// selectorOf returns the selector that all scopes have; "": they differ, or have none.
 func selectorOf(scopes []scope) string {
 	if len(scopes) == 0 || slices.ContainsFunc(scopes, func(s scope) bool { return s.selector() != scopes[0].selector() }) {
 		return ""

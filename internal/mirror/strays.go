@@ -14,12 +14,12 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// What the store could not drop before the process ended is found again at the start: types that
-// the store remembers are compared with the plan as those are that were mirrored in this process;
-// types that it has objects of and does not remember are strays; clusters are compared with those
-// of the hub.
+// Rows that the store could not delete before the process ended are found at the next start.
+// Types that the store has recorded are compared with the plan, like types that were mirrored in
+// this process. Types with stored objects and no record are called strays. Stored clusters are
+// compared with those of the hub.
 
-// followClusters has the mirror know which clusters the hub has.
+// followClusters keeps the set of clusters of the hub up to date.
 func (m *Mirror) followClusters(ctx context.Context, informers cache.Informers) error {
 	informer, err := informers.GetInformer(ctx, &clusterv1alpha1.Cluster{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -50,13 +50,13 @@ func (m *Mirror) followClusters(ctx context.Context, informers cache.Informers) 
 	return nil
 }
 
-// absentFor is how long the rows of a cluster that the hub does not have are kept after a start. No
-// search has them. They are kept because the hub may have been restored from too old a backup, or
-// the database may be that of another hub.
+// absentFor is how long the rows of a cluster that is not on the hub are kept after a start.
+// Searches do not return them. They are kept because the hub may have been restored from an old
+// backup, or the database may belong to another hub.
 const absentFor = 24 * time.Hour
 
-// dropAbsent hides the clusters that are stored and that the hub does not have, and drops those that
-// it does not have either after absentFor. It does nothing without a hub.
+// dropAbsent hides stored clusters that are not on the hub, and deletes them if they still are
+// not after absentFor. Without a hub it does nothing.
 func (m *Mirror) dropAbsent(ctx context.Context) {
 	if m.hubKnown == nil || !toolscache.WaitForCacheSync(ctx.Done(), m.hubKnown) {
 		return
@@ -86,7 +86,7 @@ func (m *Mirror) dropAbsent(ctx context.Context) {
 	}
 }
 
-// dropStillAbsent drops a cluster unless it has joined.
+// dropStillAbsent deletes a cluster unless it has joined.
 func (m *Mirror) dropStillAbsent(ctx context.Context, name string) {
 	m.mu.Lock()
 	joined := m.onHub[name] || m.cluster(name) != nil
@@ -99,8 +99,8 @@ func (m *Mirror) dropStillAbsent(ctx context.Context, name string) {
 	}
 }
 
-// dropUntilDone drops a cluster that left, until the store has done it or a cluster joins under the
-// name: the store deletes what is left before it stores anything of that one.
+// dropUntilDone deletes the rows of a cluster until that succeeds or a cluster of that name
+// joins. In that case the store deletes the old rows before it stores new ones.
 func (m *Mirror) dropUntilDone(ctx context.Context, name string) {
 	repeat(ctx, func() error {
 		done, ok := m.reserve(name)
@@ -112,8 +112,8 @@ func (m *Mirror) dropUntilDone(ctx context.Context, name string) {
 	})
 }
 
-// setStrays notes the types that are stored of clusters, and that the store does not remember. m.mu
-// must be held.
+// setStrays stores the types with stored rows that the store has no record of, by cluster. The
+// caller holds m.mu.
 func (m *Mirror) setStrays(strays []store.Stray) {
 	m.strays = map[string][]schema.GroupResource{}
 	for _, s := range strays {
@@ -121,7 +121,7 @@ func (m *Mirror) setStrays(strays []store.Stray) {
 	}
 }
 
-// takeStrays returns the strays of a cluster, and forgets them.
+// takeStrays returns the strays of a cluster, and removes them from m.
 func (m *Mirror) takeStrays(name string) []schema.GroupResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,8 +130,7 @@ func (m *Mirror) takeStrays(name string) []schema.GroupResource {
 	return strays
 }
 
-// dropStrays drops the types that are stored and not mirrored, as far as it is known that they are
-// not to be.
+// dropStrays deletes strays, once it is certain that they are not to be mirrored.
 func (c *cluster) dropStrays(ctx context.Context) {
 	c.strays = append(c.strays, c.mirror.takeStrays(c.name)...)
 	if len(c.strays) == 0 {
@@ -142,7 +141,7 @@ func (c *cluster) dropStrays(ctx context.Context) {
 	var drop []schema.GroupResource
 	c.strays = slices.DeleteFunc(c.strays, func(gr schema.GroupResource) bool {
 		if c.tables[gr] != nil {
-			return true // it is mirrored, or dropped as any other type
+			return true // it is mirrored, or deleted like other types
 		}
 		if !c.planned || c.decided.unsure || !complete(gr.Group) {
 			return false
@@ -156,7 +155,7 @@ func (c *cluster) dropStrays(ctx context.Context) {
 	}
 }
 
-// readStored asks the store which types it has.
+// readStored reads the types and the strays that the store has.
 func (m *Mirror) readStored(ctx context.Context) (stored []store.Type, strays []store.Stray, err error) {
 	stored, err = m.store.Types(ctx)
 	if err == nil {

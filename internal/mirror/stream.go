@@ -17,26 +17,27 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// events are those of one watch, in their order.
+// events is one watch. Events come in order.
 type events interface {
 	// next waits for the next event. It returns io.EOF once the watch has ended or was broken off.
 	next() (watch.Event, error)
-	// reached is the resource version up to which everything was returned.
+	// reached returns the resource version up to which all events were returned.
 	reached() string
 	close()
 }
 
-// stream reads the events of a watch for whoever follows it. client-go's watch.Interface has a goroutine, a channel and two
-// buffers more for each watch; a hub has more than ten thousand watches.
+// stream reads the events of a watch in the caller's goroutine. client-go's watch.Interface has
+// one more goroutine, channel and two buffers for each watch, and a hub has more than ten
+// thousand watches.
 type stream struct {
 	api     member.API
-	partial bool // only metadata is taken in
+	partial bool // only metadata is kept
 	body    io.ReadCloser
 	decoder *json.Decoder
 	last    string // resource version of the last event
 }
 
-// onlyMetadata asks for nothing of objects but their metadata.
+// onlyMetadata is the media type that requests only the metadata of objects.
 const onlyMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // watchOne opens the watch of one request.
@@ -81,14 +82,14 @@ func (s *stream) next() (watch.Event, error) {
 	var err error
 	switch frame.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		if s.partial { // whatever else the cluster sends of them is dropped
+		if s.partial { // other parts that the cluster sends are dropped
 			o := &metav1.PartialObjectMetadata{}
 			err, e.Object = json.Unmarshal(frame.Object, o), o
 			break
 		}
 		o := &unstructured.Unstructured{}
 		err, e.Object = utiljson.Unmarshal(frame.Object, &o.Object), o
-	case watch.Bookmark: // of which nothing but the resource version counts
+	case watch.Bookmark: // only its resource version counts
 		o := &metav1.PartialObjectMetadata{}
 		err, e.Object = json.Unmarshal(frame.Object, o), o
 	case watch.Error:

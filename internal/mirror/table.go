@@ -14,70 +14,80 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// table is the mirror of one type of one cluster. A follower fills it. Nothing in it waits for
-// the database: placement reads it.
+// table is the mirror of one type of one cluster. Its watch loop, a `follower`, fills it. No
+// method waits for the database while it holds the cluster's lock, since placement reads the
+// table.
 type table struct {
 	cluster *cluster
 	cancel  context.CancelFunc
 	stopped chan struct{}
 
 	// Guarded by the cluster's lock:
-	api       member.API
-	filter    filter        // which objects are mirrored
-	data      *filter       // of which Secrets the data is mirrored, too; nil: of none
-	life      time.Duration // how long they stay after they were last seen to happen; 0: as long as in the cluster
-	next      *decision     // what to go on with at the next start
-	wanted    bool          // by the API list as last seen
-	away      bool          // the cluster cannot say at present whether it serves the type: what is known is stale
+	api    member.API
+	filter filter  // which objects are mirrored
+	data   *filter // the Secrets that are mirrored with data; nil: none
+	// How long objects stay after they last happened. 0: as long as they exist in the cluster.
+	life   time.Duration
+	next   *decision // the changed settings, which apply from the next start
+	wanted bool      // the type is in the last API list
+	// The cluster cannot tell at present whether it serves the type. Known objects are stale.
+	away      bool
 	running   bool
-	interrupt context.CancelFunc // ends what the follower is about
-	stale     bool               // it is to be listed again, whatever the watch brought
-	problem   error              // why it is not listed
-	failing   time.Time          // when the first list failed, of those that have failed in a row; zero: the last did not
-	synced    bool
-	listing   bool   // a list runs
-	overdue   error  // why a list that is repeated has not ended; nil: none is overdue
-	version   uint64 // everything up to this resource version was observed; 0: nothing yet
-	records   map[key]record
-	ending    map[key]*Object // placed objects that are known to be gone, as they were last seen, until the watch says how they ended
-	handed    int64           // the Mirror's generation when a whole list was handed to the store; 0: none was
-	lost      int64           // counts how often it was forgotten what the store has
-	vouched   string          // the epoch of the database that all of it was handed to; "": not known
+	interrupt context.CancelFunc // ends the current attempt of the watch loop
+	stale     bool               // the type must be listed again, even if the watch is current
+	problem   error              // why the type is not listed; nil: no reason
+	// When the first of the lists failed that have failed in a row. Zero: the last list
+	// succeeded.
+	failing time.Time
+	synced  bool
+	listing bool   // a list is running
+	overdue error  // why a repeated list has not ended; nil: none is overdue
+	version uint64 // everything up to this resource version was observed; 0: nothing yet
+	records map[key]record
+	// Last states of placed objects that are gone, until the watch reports how they ended.
+	ending map[key]*Object
+	// The Mirror's generation when a whole list was passed to the store. 0: no list was.
+	handed  int64
+	lost    int64  // number of calls of forgetStored
+	vouched string // epoch of the database that has all objects; "": unknown
 
-	recalled  bool           // the store knows the type, and was asked what it has of it
-	recalls   bool           // the store is being asked
-	epoch     string         // of the database that was asked
-	stored    map[key]record // what the store has, until the next list begins
-	resumable *resumable     // what the store vouches for, until the first list or watch begins
+	recalled bool           // the store has the type, and has returned its contents
+	recalls  bool           // the store is being read
+	epoch    string         // epoch of the database that was read
+	stored   map[key]record // contents of the store, until the next list begins
+	// Checkpoint that the store confirmed, until the first list or watch begins.
+	resumable *resumable
 
-	happened map[key]time.Time // when the objects last happened, if they have a life
-	swept    time.Time         // when those that have outlived it were last looked for
+	happened map[key]time.Time // times at which objects last happened, if life is set
+	swept    time.Time         // time of the last sweep
 
-	following bool      // a watch is open
-	seen      time.Time // as of when the type is known, or later while a watch is open, see asOf
+	following bool // a watch is open
+	// Time at which the data was current. With an open watch the data may be newer: see asOf.
+	seen time.Time
 }
 
 // key names an object of a table.
 type key struct{ namespace, name string }
 
-// record is what is remembered of every object.
+// record is what the table keeps for every object.
 type record struct {
 	uid types.UID
-	// version is the resource version that is known; 0: the object was read from the store,
-	// or the cluster's resource versions are not numbers.
+	// version is the latest known resource version. It is 0 if the object was read from the
+	// store, or the cluster's resource versions are not numbers.
 	version uint64
-	// stored is the resource version that was handed to the store; 0: none.
+	// stored is the resource version that was passed to the store; 0: none.
 	stored uint64
-	// gone: it is known to be deleted, though the watch has not said so yet.
+	// gone means that the object was deleted, but the watch has not reported that yet.
 	gone   bool
-	object *Object // when it is placed
+	object *Object // only for placed objects
 }
 
 func newTable(c *cluster, api member.API) *table {
 	return &table{cluster: c, api: api, records: map[key]record{}, interrupt: func() {}}
 }
 
-// plan takes in what was decided of the type, and says whether its follower is to be started anew. The cluster must be locked.
+// plan sets what is to be mirrored. restart is true if the watch loop is running and must be
+// restarted. The caller holds the cluster's lock.
 func (t *table) plan(d decision) (restart bool) {
 	t.wanted, t.life, t.away, t.next = true, d.life, d.api.Stale, nil
 	if !t.sameAPI(d.api) || t.filter.String() != d.filter.String() || dataOf(t.data) != dataOf(d.data) {
@@ -94,12 +104,13 @@ func (t *table) sameAPI(api member.API) bool {
 	return t.api.GroupVersionResource() == api.GroupVersionResource() && t.api.Namespaced == api.Namespaced
 }
 
-// takes says whether an object belongs into the mirror. The cluster must be locked.
+// takes reports whether an object is to be mirrored. The caller holds the cluster's lock.
 func (t *table) takes(e *entry) bool {
 	return t.filter.has(e.row.Namespace, e.row.Labels) && (t.life == 0 || e.happened.IsZero() || time.Since(e.happened) < t.life)
 }
 
-// happens notes when an object that has a life last happened. The cluster must be locked.
+// happens records when an object last happened, if the table has a life. The caller holds the
+// cluster's lock.
 func (t *table) happens(k key, e *entry) {
 	if t.life == 0 || e.happened.IsZero() {
 		return
@@ -110,14 +121,15 @@ func (t *table) happens(k key, e *entry) {
 	t.happened[k] = e.happened
 }
 
-// Objects that have outlived their time are looked for this many times in a life, and at least every sweepEvery, while the
-// cluster says something of the type: of one that is not reachable nothing vanishes.
+// Objects that are older than the life are removed sweepsInLife times in a life, and at least
+// every sweepEvery. Only events of the watch cause that: objects of an unreachable cluster stay.
 const (
 	sweepsInLife = 10
 	sweepEvery   = time.Minute
 )
 
-// sweep takes out what has outlived its time, and returns what is to be written. The cluster must be locked.
+// sweep removes objects that are older than the table's life from the index, and returns their
+// events and the deletions to write. The caller holds the cluster's lock.
 func (t *table) sweep() (events []Event, changes []store.Change) {
 	if t.life == 0 || time.Since(t.swept) < min(t.life/sweepsInLife, sweepEvery) {
 		return nil, nil
@@ -136,8 +148,8 @@ func (t *table) sweep() (events []Event, changes []store.Change) {
 	return events, changes
 }
 
-// start runs the table's follower. listed gives back the place among the cluster's lists that the
-// first list takes.
+// start runs the table's watch loop. listed frees the cluster's list slot that the first list
+// occupies.
 func (t *table) start(ctx context.Context, listed func()) {
 	c := t.cluster
 	ctx, t.cancel = context.WithCancel(ctx)
@@ -146,7 +158,7 @@ func (t *table) start(ctx context.Context, listed func()) {
 	t.running = true
 	if d := t.next; d != nil {
 		if !t.sameAPI(d.api) || dataOf(t.data) != dataOf(d.data) {
-			t.forgetStored() // the bodies are of another version, or have other parts
+			t.forgetStored() // the stored bodies have another version, or other parts
 		}
 		t.api, t.filter, t.data, t.next, t.synced = d.api, d.filter, d.data, nil, false
 	}
@@ -157,7 +169,8 @@ func (t *table) start(ctx context.Context, listed func()) {
 	}()
 }
 
-// takeBack takes back what waits to be stored and may have data of Secrets that is not to be any more. It is handed over again. The follower is stopped.
+// takeBack removes changes from the writer's queue if they may contain data of Secrets that must
+// no longer be stored. The next list passes the objects again. The watch loop must be stopped.
 func (t *table) takeBack() {
 	c := t.cluster
 	c.mu.Lock()
@@ -169,14 +182,14 @@ func (t *table) takeBack() {
 	}
 	c.mirror.writer.forget(func(k rowKey) bool { return k.cluster == c.name && k.resource == gr && k != withdrawing(c.name, gr) })
 	c.mu.Lock()
-	t.forgetStored() // also if what was decided is taken back before the next start
+	t.forgetStored() // needed even if the new settings are reverted before the next start
 	c.mu.Unlock()
 }
 
-// onlyMetadata says whether nothing of the objects is read but their metadata.
+// onlyMetadata reports whether only the metadata of the objects is read.
 func (t *table) onlyMetadata() bool { return resourceOf(t.api) == secrets && t.data == nil }
 
-// stop ends the table's follower, if it runs.
+// stop ends the table's watch loop, if it runs.
 func (t *table) stop() {
 	t.cluster.mu.Lock()
 	running := t.running
@@ -185,7 +198,7 @@ func (t *table) stop() {
 	if running {
 		t.cancel()
 		<-t.stopped
-		if t.cluster.mirror.writer.pardon(t) { // the next start must not count on changes that were given up
+		if t.cluster.mirror.writer.pardon(t) { // the next start must not rely on abandoned changes
 			t.cluster.mu.Lock()
 			t.forgetStored()
 			t.cluster.mu.Unlock()
@@ -193,7 +206,7 @@ func (t *table) stop() {
 	}
 }
 
-// again makes the follower list again.
+// again makes the watch loop list the type again.
 func (t *table) again() {
 	t.cluster.mu.Lock()
 	t.stale = true
@@ -202,13 +215,14 @@ func (t *table) again() {
 	interrupt()
 }
 
-// complete says whether the store was handed everything that the cluster was seen to have;
-// the cluster must be locked.
+// complete reports whether everything that the cluster was seen to have was passed to the store.
+// The caller holds the cluster's lock.
 func (t *table) complete() bool { return t.synced && t.handed == t.cluster.mirror.generation.Load() }
 
-// takeStored takes into the index what the store has, before a list: the list then finds
-// what is to be written and what was deleted since. Of a type that was listed already it
-// returns the deletions, since its index knows what there is. The cluster must be locked.
+// takeStored merges the contents of the store into the index, before a list. The list can then
+// tell which objects to write, and which were deleted since. If the type was listed before, its
+// index is complete, and takeStored returns deletions of stored rows that the index lacks. The
+// caller holds the cluster's lock.
 func (t *table) takeStored() (leftovers []store.Change) {
 	for k, r := range t.stored {
 		known, ok := t.records[k]
@@ -227,7 +241,7 @@ func (t *table) takeStored() (leftovers []store.Change) {
 	return leftovers
 }
 
-// deletion of an object from the store.
+// deletion returns the change that deletes an object from the store.
 func (t *table) deletion(k key) store.Change {
 	gr := resourceOf(t.api)
 	return store.Change{Delete: true, Row: store.Row{
@@ -235,8 +249,8 @@ func (t *table) deletion(k key) store.Change {
 	}}
 }
 
-// forgetStored takes note that the store may have nothing, or not the latest, of the type's
-// objects: the next list hands over all of them. The cluster must be locked.
+// forgetStored records that the store may lack objects of the type, or have old states. The next
+// list passes all of them. The caller holds the cluster's lock.
 func (t *table) forgetStored() {
 	t.lost++
 	t.handed, t.vouched = 0, ""
@@ -247,8 +261,8 @@ func (t *table) forgetStored() {
 	}
 }
 
-// observe takes an entry of the watch or a list into the index, and returns what is to be
-// written. The cluster must be locked.
+// observe applies an entry of a watch or list to the index, and returns the events and the
+// changes to write. The caller holds the cluster's lock.
 func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 	k := e.key()
 	version := number(e.row.ResourceVersion)
@@ -259,23 +273,24 @@ func (t *table) observe(e *entry) (events []Event, changes []store.Change) {
 	}
 	r := t.records[k]
 	if version != 0 && (version <= r.stored && r.uid == e.row.UID || version < r.version && r.uid != e.row.UID) {
-		return events, nil // it was, or is said once more by a watch that began before
+		return events, nil // the state was written before, or an older watch repeats it
 	}
 	r.stored = version
 	t.records[k] = r
 	return events, []store.Change{{Row: e.row}}
 }
 
-// outdated says whether the store was handed a newer state of the object than one that a watch brings: API servers tell the states of an
-// object in their order, and one that does not must not have the store go back. The cluster must be locked.
+// outdated reports whether the store was passed a newer state of the object than that of a watch
+// event. API servers send the states of an object in order. If one does not, the store must not
+// go back. The caller holds the cluster's lock.
 func (t *table) outdated(e *entry) bool {
 	r, ok := t.records[e.key()]
 	version := number(e.row.ResourceVersion)
 	return ok && r.uid == e.row.UID && version != 0 && version < r.stored
 }
 
-// observeDeleted takes the end of an object out of the watch into the index, and returns what is
-// to be written. The cluster must be locked.
+// observeDeleted applies the deletion event of a watch to the index, and returns the events and
+// the changes to write. The caller holds the cluster's lock.
 func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change) {
 	k := e.key()
 	if _, ok := t.records[k]; !ok && !t.takes(e) {
@@ -289,18 +304,19 @@ func (t *table) observeDeleted(e *entry) (events []Event, changes []store.Change
 	if r, ok := t.records[k]; ok && r.uid == e.row.UID {
 		e.object.carry(r.object)
 		events = final(t.remove(k, r), e.object)
-	} else if ok { // its successor is known already, by the response to a write or from the store
+	} else if ok { // its successor is known, from a write or the store
 		r.stored = 0
 		t.records[k] = r
 	}
 	tells := e.object != nil && (e.object.Ended != "" || interpreter.Ends(t.api.GroupVersionKind.GroupKind()))
-	if last != nil && last.UID == e.row.UID && len(events) == 0 && tells { // that it is gone was told before, and not how it ended
+	// The deletion was published before, without how the object ended.
+	if last != nil && last.UID == e.row.UID && len(events) == 0 && tells {
 		events = final([]Event{t.event(Deleted, k, last)}, e.object)
 	}
 	return events, []store.Change{{Row: e.row, Delete: true}}
 }
 
-// ends remembers a placed object that is known to be gone before the watch says so.
+// ends remembers a placed object that was deleted before the watch reports the deletion.
 func (t *table) ends(k key, o *Object) {
 	if o == nil || !o.Placed() {
 		return
@@ -311,7 +327,7 @@ func (t *table) ends(k key, o *Object) {
 	t.ending[k] = o
 }
 
-// final has the events of an object's end tell how it was then.
+// final adds the last state of an object to the events of its end.
 func final(events []Event, o *Object) []Event {
 	for i := range events {
 		events[i].Final = o
@@ -319,8 +335,8 @@ func final(events []Event, o *Object) []Event {
 	return events
 }
 
-// forgetPast makes nothing that was known of the objects count any more, since their cluster went
-// back in time or is another one: what it says next is news. The cluster must be locked.
+// forgetPast forgets the known versions of all objects, because the cluster went back in time or
+// is another one. Its next answers count as new. The caller holds the cluster's lock.
 func (t *table) forgetPast() {
 	t.version, t.ending = 0, nil
 	for k, r := range t.records {
@@ -329,10 +345,10 @@ func (t *table) forgetPast() {
 	}
 }
 
-// removeOthers takes out of the index what a whole list, of a version, did not have. The cluster
-// must be locked.
+// removeOthers removes objects from the index that a complete list of the given version lacks.
+// The caller holds the cluster's lock.
 func (t *table) removeOthers(listed map[key]bool, version uint64) (events []Event, changes []store.Change) {
-	t.ending = nil // the watch that follows says nothing of what is gone by now
+	t.ending = nil // the next watch reports nothing about objects that are gone by now
 	for k, r := range t.records {
 		// A write's response may be newer than the list.
 		if listed[k] || version != 0 && r.version > version {
@@ -346,14 +362,14 @@ func (t *table) removeOthers(listed map[key]bool, version uint64) (events []Even
 	return events, changes
 }
 
-// syncedNow takes note that the index is as the cluster was after the follower had begun. The
-// cluster must be locked.
+// syncedNow records that the index is complete, and returns the event for it. The caller holds
+// the cluster's lock.
 func (t *table) syncedNow() []Event {
 	if t.synced {
 		return nil
 	}
 	t.synced, t.problem = true, nil
-	if resourceOf(t.api) == crds { // now it is known which types are custom resources
+	if resourceOf(t.api) == crds { // now the custom resource types are known
 		t.cluster.kinds++
 		t.cluster.wakeUp()
 	}
@@ -363,14 +379,14 @@ func (t *table) syncedNow() []Event {
 // errSlowList is the problem of a type whose first list has not ended after slowList.
 var errSlowList = fmt.Errorf("the list has not ended after %s, and goes on", slowList)
 
-// late takes note that the list that runs takes long.
+// late records that the running list is slow.
 func (t *table) late() {
 	t.cluster.mu.Lock()
 	news := !t.synced && t.problem == nil
 	switch {
 	case news:
 		t.attempted(errSlowList, slowList)
-	case !t.synced: // the problem is that of an earlier watch
+	case !t.synced: // the problem comes from an earlier watch
 		t.attempted(t.problem, slowList)
 	}
 	t.cluster.mu.Unlock()
@@ -379,8 +395,8 @@ func (t *table) late() {
 	}
 }
 
-// superviseList reports a list that begins now when it takes long. ended must be called when it
-// has ended, with its error.
+// superviseList reports the list that begins now if it takes long. The caller must call ended
+// with the list's error.
 func (t *table) superviseList() (ended func(error)) {
 	began := time.Now()
 	t.cluster.mu.Lock()
@@ -397,8 +413,8 @@ func (t *table) superviseList() (ended func(error)) {
 	}
 }
 
-// setOverdue records whether a list of a type that was listed before is overdue: it runs for long,
-// or ended with errEndlessList. The last list that succeeded ends that.
+// setOverdue records whether a list of a type that was listed before is overdue: it runs for
+// long, or ended with errEndlessList. The next list that succeeds resets that.
 func (t *table) setOverdue(listing bool, err error) {
 	t.cluster.mu.Lock()
 	before := t.overdue
@@ -417,7 +433,7 @@ func (t *table) setOverdue(listing bool, err error) {
 	}
 }
 
-// turned tells that a type that is not listed yet has a problem, or has none any more.
+// turned publishes that a type that is not listed yet got a problem, or lost it (nil).
 func (t *table) turned(problem error) {
 	m := t.cluster.mirror
 	if problem != nil {
@@ -426,8 +442,8 @@ func (t *table) turned(problem error) {
 	m.fleet.Refresh(t.cluster.name)
 }
 
-// publish tells what changed, and hands it to the store; it waits for the store to keep
-// up, but not for one that fails.
+// publish sends events to the subscribers and passes changes to the writer. It waits while the
+// writer's queue is full, but not for a store that fails.
 func (t *table) publish(ctx context.Context, events []Event, changes []store.Change) {
 	m := t.cluster.mirror
 	m.notify(events...)
@@ -443,7 +459,8 @@ func (t *table) publish(ctx context.Context, events []Event, changes []store.Cha
 	m.writer.add(ctx, t, changes)
 }
 
-// number reads a resource version; 0: it is not a number, and cannot be compared.
+// number parses a resource version. It returns 0 if the version is not a number, and so cannot be
+// compared.
 func number(resourceVersion string) uint64 {
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {

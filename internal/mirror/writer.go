@@ -15,8 +15,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// How changes are written: a batch at a time, when it is full or has waited long enough.
-// When more are pending than the bound, the watches wait.
+// The writer writes in batches, when a batch is full or batchDelay has passed. The watches wait
+// while more than pendingBound changes are pending.
 const (
 	batchSize    = 500
 	batchDelay   = 100 * time.Millisecond
@@ -31,41 +31,42 @@ type rowKey struct {
 	namespace, name string
 }
 
-// stallAfter is how long a write may take until the store counts as failing: what is
-// observed must not wait for a disk that does not answer.
+// stallAfter is the time after which a running write counts as a failure of the store.
+// Observations must not wait for a disk that does not answer.
 const stallAfter = 15 * time.Second
 
 var errStalled = errors.New("the mirror's database has not answered for " + stallAfter.String())
 
-// writer writes to the store what the tables observe, of each object only the latest state,
-// and those first that have waited longest. While the store fails it keeps what is pending,
-// as far as the bound allows; tables whose changes it gave up are listed again when the store
-// has recovered.
+// writer writes the observations of the tables to the store: the latest state of each object, in
+// the order in which the objects became pending. While the store fails, the writer keeps pending
+// changes up to its bound and abandons others. Tables with abandoned changes are listed again
+// when the store has recovered.
 type writer struct {
 	write  func(ctx context.Context, changes []store.Change) error
 	save   func(ctx context.Context, checkpoints []store.Checkpoint) error
 	log    logr.Logger
-	turned func(gaveUp []*table) // called when the store begins or ceases to fail
-	bound  int                   // how many changes may be pending until the watches wait
+	turned func(gaveUp []*table) // called when the store begins or stops failing
+	bound  int                   // maximum number of pending changes before the watches wait
 
 	flushing sync.Mutex // held while a batch is written
 
 	mu       sync.Mutex
 	pending  map[rowKey]*pendingRow
-	queue    []*pendingRow // in the order of their coming; those that are not pending any more are skipped
+	queue    []*pendingRow // in order of arrival; rows that are no longer pending are skipped
 	forsaken map[*table]bool
 	failure  error
-	room     chan struct{} // closed when some pending rows were written, or the store began to fail
-	wake     chan struct{} // there is something to be written
-	full     chan struct{} // there is a batch
+	room     chan struct{} // closed when pending rows were written, or the store began to fail
+	wake     chan struct{} // there are rows to write
+	full     chan struct{} // there is a full batch
 }
 
-// pendingRow is a row, or a checkpoint of a type: its key has no name.
+// pendingRow is a change of a row, or the checkpoint of a type. The key of a checkpoint has no
+// name.
 type pendingRow struct {
 	key        rowKey
 	change     store.Change
 	checkpoint *store.Checkpoint
-	written    bool // it is being written: what comes now is another row
+	written    bool // it is being written, so a later change needs a new pendingRow
 }
 
 func newWriter(
@@ -78,8 +79,8 @@ func newWriter(
 	}
 }
 
-// add hands changes of a table to the writer, in order. It waits for room, but not while
-// the store fails: the index must follow the clusters all the same.
+// add queues changes of a table, in order. It waits while the queue is full, but not while the
+// store fails, because the index must stay current.
 func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 	for _, c := range changes {
 		k := rowKey{c.Cluster, schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Namespace, c.Name}
@@ -89,7 +90,7 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 			w.mu.Unlock()
 			select {
 			case <-room:
-			case <-ctx.Done(): // the table has ended: its stop takes note that the rest was given up
+			case <-ctx.Done(): // the table has ended; its stop records that its changes were abandoned
 				w.mu.Lock()
 				w.forsaken[t] = true
 				w.mu.Unlock()
@@ -99,11 +100,12 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 		}
 		r := w.pending[k]
 		if r != nil && c.Delete {
-			if c.UID != "" && c.UID != r.change.UID && !r.change.Delete { // heard late: another object has the name by now
+			// The event is late. Another object has the name now.
+			if c.UID != "" && c.UID != r.change.UID && !r.change.Delete {
 				w.mu.Unlock()
 				continue
 			}
-			c.UID = "" // whatever is stored is older than what was pending, be it that this is never written
+			c.UID = "" // any stored row is older than the pending one, even if that is never written
 		}
 		switch {
 		case r != nil && !r.written:
@@ -117,9 +119,9 @@ func (w *writer) add(ctx context.Context, t *table, changes []store.Change) {
 	}
 }
 
-// vouch hands over a checkpoint of a table: it is saved after everything that the table handed
-// over before. Another one that waits already is as good. While changes are given up there is
-// nothing to vouch for.
+// vouch queues a checkpoint of a table. It is saved after all changes that the table queued
+// before. It is ignored if a checkpoint is pending already, and while changes are abandoned,
+// since the stored rows are then incomplete.
 func (w *writer) vouch(t *table, c store.Checkpoint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +132,8 @@ func (w *writer) vouch(t *table, c store.Checkpoint) {
 	w.put(&pendingRow{key: k, checkpoint: &c})
 }
 
-// withdraw takes back the checkpoint of a type of a cluster, before anything is written that is
-// handed over later.
+// withdraw deletes the checkpoint of a type of a cluster, before any change that is queued later
+// is written.
 func (w *writer) withdraw(cluster string, gr schema.GroupResource) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -141,8 +143,8 @@ func (w *writer) withdraw(cluster string, gr schema.GroupResource) {
 	}
 }
 
-// waiting returns the keys of a type of a cluster of which something waits to be written, and whether anything of the type
-// does, be it a checkpoint.
+// waiting returns the keys of a type of a cluster with pending changes. something is also true
+// for a pending checkpoint.
 func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]bool, something bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,7 +161,8 @@ func (w *writer) waiting(cluster string, gr schema.GroupResource) (keys map[key]
 	return keys, something
 }
 
-// vouching and withdrawing are the keys of a type's checkpoint, as no object has them.
+// vouching and withdrawing return the keys of a type's checkpoint and its deletion. No object has
+// such keys.
 func vouching(cluster string, gr schema.GroupResource) rowKey {
 	return rowKey{cluster: cluster, resource: gr}
 }
@@ -168,7 +171,7 @@ func withdrawing(cluster string, gr schema.GroupResource) rowKey {
 	return rowKey{cluster: cluster, resource: gr, namespace: "withdrawn"}
 }
 
-// put queues what is to be written; w.mu must be held.
+// put queues a row. The caller holds w.mu.
 func (w *writer) put(r *pendingRow) {
 	w.pending[r.key] = r
 	w.queue = append(w.queue, r)
@@ -179,15 +182,15 @@ func (w *writer) put(r *pendingRow) {
 	pendingChanges.Set(float64(len(w.pending)))
 }
 
-// gaveUp says whether changes of a table were given up since it was pardoned.
+// gaveUp reports whether changes of a table were abandoned since the last call of `pardon`.
 func (w *writer) gaveUp(t *table) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.forsaken[t]
 }
 
-// pardon says whether changes of a table were given up. It is asked before the table is listed
-// whole, which makes good for them.
+// pardon reports whether changes of a table were abandoned, and clears that mark. The caller then
+// lists the whole table, which replaces the lost changes.
 func (w *writer) pardon(t *table) (gaveUp bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,7 +206,8 @@ func signal(c chan struct{}) {
 	}
 }
 
-// forget drops pending changes, and returns when none of them is being written.
+// forget drops the pending changes that which selects. When it returns, none of them is being
+// written.
 func (w *writer) forget(which func(rowKey) bool) {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -216,7 +220,7 @@ func (w *writer) forget(which func(rowKey) bool) {
 	}
 }
 
-// problem says why what clusters have is not all in the store.
+// problem returns why the store lacks observed changes; nil: the store works.
 func (w *writer) problem() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,8 +230,8 @@ func (w *writer) problem() error {
 	return fmt.Errorf("%d changes wait to be stored: %w", len(w.pending), w.failure)
 }
 
-// run writes until ctx ends. What is pending then is found by the first lists of the next
-// start.
+// run writes until ctx ends. Changes that are pending then are found by the first lists after the
+// next start.
 func (w *writer) run(ctx context.Context) {
 	for {
 		select {
@@ -255,8 +259,7 @@ func (w *writer) failing() bool {
 	return w.failure != nil
 }
 
-// flush writes a batch. The rows stay pending until they are written, so a failure loses
-// none.
+// flush writes a batch. Rows stay pending until they are written, so a failure loses none.
 func (w *writer) flush(ctx context.Context) {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -270,8 +273,8 @@ func (w *writer) flush(ctx context.Context) {
 	w.finish(batch, taken, err)
 }
 
-// send writes the rows of a batch. Checkpoints are taken back before that, and saved after it,
-// since they vouch for the rows.
+// send writes the rows of a batch. It deletes withdrawn checkpoints before, and saves new ones
+// after the rows that they cover.
 func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
 	var changes []store.Change
 	var withdrawn, vouched []store.Checkpoint
@@ -304,7 +307,7 @@ func (w *writer) send(ctx context.Context, batch []*pendingRow) error {
 	return nil
 }
 
-// take returns the rows that have waited longest, and how much of the queue they take up.
+// take returns the oldest pending rows, and how many elements of the queue they cover.
 func (w *writer) take() (batch []*pendingRow, taken int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,14 +324,15 @@ func (w *writer) take() (batch []*pendingRow, taken int) {
 	return batch, taken
 }
 
-// finish takes note of what became of a batch.
+// finish records the result of a batch.
 func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	if err != nil {
 		w.mu.Lock()
 		for _, r := range batch {
 			r.written = false
 		}
-		// What changed while it was being written waits anew: else each attempt would leave some behind.
+		// Rows that changed during the write have a second element in the queue, which stays.
+		// Without this, each failed attempt would leave obsolete elements.
 		w.queue = slices.DeleteFunc(w.queue, func(r *pendingRow) bool { return w.pending[r.key] != r })
 		signal(w.wake)
 		w.mu.Unlock()
@@ -337,14 +341,14 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	}
 	w.mu.Lock()
 	for _, r := range batch {
-		if w.pending[r.key] == r { // else it changed meanwhile
+		if w.pending[r.key] == r { // otherwise it changed during the write
 			delete(w.pending, r.key)
 		}
 	}
 	w.queue = w.queue[taken:]
 	turned := w.failure != nil
 	w.failure = nil
-	gaveUp := slices.Collect(maps.Keys(w.forsaken)) // until they are listed again
+	gaveUp := slices.Collect(maps.Keys(w.forsaken)) // they keep the mark until they are listed again
 	close(w.room)
 	w.room = make(chan struct{})
 	if len(w.pending) > 0 {
@@ -362,7 +366,7 @@ func (w *writer) finish(batch []*pendingRow, taken int, err error) {
 	}
 }
 
-// fail takes note that the store fails, and lets go who waits for it.
+// fail records that the store fails, and releases the callers of add that wait.
 func (w *writer) fail(err error) {
 	w.mu.Lock()
 	turned := w.failure == nil

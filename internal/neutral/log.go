@@ -21,14 +21,14 @@ func NewJSONLog(w io.Writer, level slog.Leveler) slog.Handler {
 	return slog.NewJSONHandler(NewJSONWriter(w), &slog.HandlerOptions{Level: level, ReplaceAttr: bounded})
 }
 
-// bounded cuts the text of a value that is long.
+// bounded cuts the text of a long value.
 func bounded(_ []string, a slog.Attr) slog.Attr {
 	var text string
 	switch value := a.Value.Any().(type) {
 	case string:
 		text = value
 	case error:
-		text = fmt.Sprint(value) // which survives a nil pointer
+		text = fmt.Sprint(value) // fmt.Sprint survives a nil pointer
 	}
 	if len(text) > longestValue {
 		a.Value = slog.StringValue(Cut(text, longestValue))

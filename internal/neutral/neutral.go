@@ -1,6 +1,6 @@
-// Package neutral prints text that others wrote: what members, objects, hosts and their errors
-// say. Neutral text does not steer a terminal, imitate lines, columns or other text, or hide a
-// part of itself.
+// Package neutral prints text from members, objects, hosts and their errors safely. Neutral
+// text cannot control a terminal, imitate lines, columns or other text, or hide a part of
+// itself.
 package neutral
 
 import (
@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// longestArgument bounds an argument of Fprintf, in bytes. A cell of a table is one, and
-	// pads all other rows.
+	// longestArgument is the maximum size of an argument of Fprintf, in bytes. An argument may
+	// be a cell of a table, whose width is that of all rows.
 	longestArgument = 4 << 10
-	// longestText bounds a text of several lines, in bytes.
+	// longestText is the maximum size of a text of several lines, in bytes.
 	longestText = 64 << 10
 )
 
-// The characters that join others are part of many scripts and of emoji.
+// Characters that join or separate others. Many scripts, and emoji, use them.
 const (
 	nonJoiner = '\u200c'
 	joiner    = '\u200d'
 )
 
-// invisible are the characters that have no glyph, beside control characters.
+// invisible are the characters without a glyph, other than control characters.
 var invisible = []*unicode.RangeTable{unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point}
 
 // filter replaces characters one by one.
@@ -42,9 +42,9 @@ func (f *filter) replace(r rune) rune {
 	return r
 }
 
-// hostile reports whether a character beyond ASCII is a control character, changes the order
-// in which text is read, or cannot be seen. Joiners and variation selectors stay behind a
-// character that may take one; no name that an API server allows has such a character.
+// hostile reports whether a character beyond ASCII is a control character, changes the
+// direction of text, or is invisible. Joiners and variation selectors are kept after a
+// character that can take them. Names that an API server allows have no such characters.
 func (f *filter) hostile(r rune) bool {
 	takes := f.previous > unicode.MaxASCII && f.previous != unicode.ReplacementChar && f.previous != joiner && f.previous != nonJoiner
 	switch {
@@ -58,8 +58,8 @@ func (f *filter) hostile(r rune) bool {
 	return r < 0xa0 || unicode.In(r, invisible...)
 }
 
-// Line returns a text as a part of one line: every character that is not neutral, also a line
-// break or a tab, is U+FFFD.
+// Line returns text as a part of one line. Every character that is not neutral becomes U+FFFD,
+// also a line break or a tab.
 func Line(text string) string {
 	if isPlain(text) {
 		return text
@@ -68,7 +68,7 @@ func Line(text string) string {
 	return strings.Map(f.replace, text)
 }
 
-// isPlain reports whether a text is printable ASCII, as most are.
+// isPlain reports whether text is printable ASCII, as most texts are.
 func isPlain(text string) bool {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= unicode.MaxASCII {
@@ -78,24 +78,25 @@ func isPlain(text string) bool {
 	return true
 }
 
-// Text returns a text that may have lines and tabs: all other characters are as in Line.
+// Text returns text with its line breaks and tabs. All other characters are as in Line.
 func Text(text string) string {
 	f := filter{allowed: "\n\t"}
 	return strings.Map(f.replace, strings.ReplaceAll(text, "\r\n", "\n"))
 }
 
-// Lines returns the lines of a text, each of them neutral; a tab is a space. A text that is
-// longer than 64 KiB is cut.
+// Lines returns the neutral lines of a text. A tab becomes a space. A text longer than 64 KiB
+// is cut.
 func Lines(text string) []string {
 	text = Text(strings.TrimRight(Cut(text, longestText), "\n"))
 	return strings.Split(strings.ReplaceAll(text, "\t", " "), "\n")
 }
 
-// Indented returns Lines as one text, in which each line but the first begins with two spaces,
-// so that none of them looks like a line of its own.
+// Indented returns the result of Lines as one text. Each line but the first is indented by two
+// spaces, so that it does not look like a separate message.
 func Indented(text string) Trusted { return Trusted(strings.Join(Lines(text), "\n  ")) }
 
-// Cut shortens a text to a number of bytes, at a character.
+// Cut shortens a text to at most the number of bytes, at the end of a character, and appends
+// "…".
 func Cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -106,9 +107,9 @@ func Cut(text string, most int) string {
 	return text[:most] + "…"
 }
 
-// IsWord reports whether a text can be one word of a line that a script reads, as names that
-// API servers allow are: at most 512 ASCII letters, digits and some marks, and no flag or part
-// of a path.
+// IsWord reports whether text can be one word of a line that a script reads: at most 512 ASCII
+// letters, digits and some marks, and no flag or part of a path. Names that API servers allow
+// are words.
 func IsWord(text string) bool {
 	const marks, longest = "-._:@+=,~", 512
 	if text == "" || len(text) > longest || text == "." || text == ".." || text[0] == '-' {
@@ -119,17 +120,17 @@ func IsWord(text string) bool {
 	})
 }
 
-// Trusted is an argument of Fprintf that is printed as it is: text of this program, or text
-// that is neutral already and may have lines or be long.
+// Trusted is an argument of Fprintf that is printed unchanged: text of this program, or neutral
+// text that may have several lines or be long.
 type Trusted string
 
-// Fprintf formats as fmt.Fprintf. The format is trusted. What a verb makes of an argument becomes
-// neutral, on one line, and is cut at 4 KiB, unless the argument is Trusted. Fprintf replaces the
-// elements of args.
+// Fprintf is fmt.Fprintf with neutral output. The format is trusted. The text of each argument
+// becomes neutral, one line and at most 4 KiB, unless the argument is Trusted. Fprintf replaces
+// the elements of args.
 func Fprintf(w io.Writer, format string, args ...any) error {
 	for i := range args {
 		switch args[i].(type) {
-		case Trusted, argument, int: // of an int also a width may be taken
+		case Trusted, argument, int: // an int may also be a width
 		default:
 			args[i] = argument{args[i]}
 		}
@@ -144,5 +145,5 @@ type argument struct{ value any }
 // Format implements fmt.Formatter.
 func (a argument) Format(state fmt.State, verb rune) {
 	text := fmt.Sprintf(fmt.FormatString(state, verb), a.value)
-	_, _ = io.WriteString(state, Line(Cut(text, longestArgument))) // it is memory
+	_, _ = io.WriteString(state, Line(Cut(text, longestArgument))) // the state writes to memory
 }

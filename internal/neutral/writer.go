@@ -9,14 +9,14 @@ import (
 	"unicode/utf8"
 )
 
-// Writer passes on text with its lines and tabs; every other character that is not neutral is
-// U+FFFD. It cannot know whose lines these are: what is foreign in them must be neutral
-// before. It is safe for concurrent use.
+// Writer writes text with its line breaks and tabs. Every other character that is not neutral
+// becomes U+FFFD. A Writer cannot see which part of a line is untrusted, so callers must make
+// such parts neutral before. It is safe for concurrent use.
 type Writer struct {
 	mu     sync.Mutex
 	to     io.Writer
 	filter filter
-	rest   []byte // the beginning of a character
+	rest   []byte // an incomplete character at the end of the last write
 }
 
 // NewWriter returns a Writer to w.
@@ -54,7 +54,7 @@ func plainBytes(text []byte) int {
 	return len(text)
 }
 
-// begun returns how many bytes at the end of a text are the beginning of a character.
+// begun returns the number of bytes of an incomplete character at the end of a text.
 func begun(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		last := text[len(text)-n:]
@@ -68,15 +68,16 @@ func begun(text []byte) int {
 	return 0
 }
 
-// JSON returns JSON of the same value in which every character that is not neutral is escaped.
-// Such characters are in strings alone, so that the syntax does not matter.
+// JSON escapes every character that is not neutral in JSON. Its value stays the same, because
+// such characters occur only in strings.
 func JSON(text []byte) []byte { return escape(text, unicode.MaxRune) }
 
-// JSONForYAML is JSON for what converts JSON to YAML: that refuses control characters, and the
-// pairs by which JSON escapes characters beyond U+FFFF, which stay as they are.
+// JSONForYAML is JSON for a converter from JSON to YAML. The converter refuses control
+// characters, and the surrogate pairs with which JSON escapes characters beyond U+FFFF.
+// Therefore the latter are not escaped.
 func JSONForYAML(text []byte) []byte { return escape(text, 0xffff) }
 
-// escape escapes the characters that are not neutral, up to a last one.
+// escape escapes the characters that are not neutral and not greater than last.
 func escape(text []byte, last rune) []byte {
 	var out []byte
 	f := filter{allowed: "\r"}
@@ -100,7 +101,7 @@ func escape(text []byte, last rune) []byte {
 	return append(out, text[done:]...)
 }
 
-// appendEscape appends a character as JSON escapes it.
+// appendEscape appends the JSON escape of a character.
 func appendEscape(to []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
 	for _, u := range utf16.AppendRune(nil, r) {
@@ -109,11 +110,11 @@ func appendEscape(to []byte, r rune) []byte {
 	return to
 }
 
-// jsonWriter writes JSON; each write has whole characters, as those of encoders have.
+// jsonWriter writes JSON. Each write must have complete characters, as those of encoders have.
 type jsonWriter struct{ to io.Writer }
 
-// NewJSONWriter returns a writer of JSON to w. What is written is what JSON returns of it;
-// each write must have whole characters.
+// NewJSONWriter returns a writer that applies JSON to each write and writes the result to w.
+// Each write must have complete characters.
 func NewJSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 
 // Write implements io.Writer.

@@ -99,8 +99,8 @@ type Controller struct {
 	// capacityRetry is the delay before a workload that does not fit is tried again. It is
 	// capacityLook, except in tests.
 	capacityRetry time.Duration
-	// waitPatience is how long a deletion waits for what follows its template before its binding
-	// says so.
+	// waitPatience is how long a deletion waits for the bindings of dependencies before its
+	// binding reports it.
 	waitPatience time.Duration
 
 	decisions    *decisions
@@ -388,11 +388,12 @@ func (c *Controller) templateChanged(e template.Event) {
 		c.enqueue(binding.Template{GroupKind: e.GVK.GroupKind(), Namespace: e.Namespace, Name: e.Name})
 		return
 	}
-	// The kind was listed: only now is it known which templates are gone.
+	// The kind was listed: only now the hub can see that templates are gone.
 	c.enqueue(slices.DeleteFunc(c.bindings.Templates(), func(k binding.Template) bool { return k.GroupKind != e.GVK.GroupKind() })...)
 	for _, p := range c.policies.All() {
 		if slices.Contains(policy.Kinds(p), e.GVK) {
-			if meta.IsNoMatchError(c.templates.Watch(e.GVK)) { // what waited for this version is placed in another
+			// Templates that waited for this version are placed in another.
+			if meta.IsNoMatchError(c.templates.Watch(e.GVK)) {
 				c.enqueue(slices.Collect(maps.Keys(selected(c.templates, p)))...)
 			}
 			c.reporter.changed(policy.Name(p))
@@ -431,10 +432,10 @@ func (c *Controller) Outcome(binding types.UID) (Outcome, bool) {
 	return made.outcome, ok
 }
 
-// Knows is true when the last decision on a binding, made by this process, is what the
-// binding says at that generation, and when it knew the Cluster with that name and UID:
-// then what it does not name there is not wanted there. That the hub has stored the binding is enough:
-// the answer to the write may be on its way.
+// Knows reports whether this process made the last decision on a binding, the hub has the
+// binding with its result at that generation, and the decision knew the Cluster with that name
+// and UID. Then the template is not wanted in a cluster that the binding does not name. It is
+// enough that the hub stored the binding: the response to the write may still be on its way.
 func (c *Controller) Knows(binding types.UID, generation int64, cluster string, clusterUID types.UID) bool {
 	made, ok := c.decisions.of(binding)
 	if ok && made.outcome.Generation == generation && made.identities.Has(cluster, clusterUID) {
@@ -477,7 +478,7 @@ func (c *Controller) decided(b *workv1alpha2.ResourceBinding, t Template, d Deci
 	}
 }
 
-// publish tells the subscribers that something else is said of a binding.
+// publish notifies the subscribers of a change of a binding.
 func (c *Controller) publish(b *workv1alpha2.ResourceBinding) {
 	c.mu.RLock()
 	subscribers := c.subscribers

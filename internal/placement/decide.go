@@ -51,7 +51,7 @@ type Template struct {
 	// RequiredBy are the bindings whose templates depend on this one, sorted by name. Of bindings
 	// that say the same about their dependencies only one is listed, see needsOf.
 	RequiredBy []Need
-	// RequiredByOrphans are templates that referred to it and left in clusters what needs it.
+	// RequiredByOrphans are deleted templates whose orphans in clusters still need this object.
 	RequiredByOrphans []workv1alpha2.OrphaningTemplate
 }
 

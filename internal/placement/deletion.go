@@ -16,9 +16,10 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// gone reports whether a template is as good as deleted: it only waits for the garbage collector of the hub, which deletes or orphans its
-// dependents there. With any other finalizer somebody is still at work on it, except that a deletion in the foreground deletes the
-// dependents first.
+// gone reports whether a template counts as deleted: only the garbage collector of the hub has
+// work left, which deletes or orphans the dependents there. Any other finalizer means that its
+// controller still works on the template. A foreground deletion is the exception: it deletes
+// the dependents first.
 func gone(o *unstructured.Unstructured) bool {
 	if o.GetDeletionTimestamp().IsZero() {
 		return false
@@ -28,8 +29,9 @@ func gone(o *unstructured.Unstructured) bool {
 		len(finalizers) == 1 && finalizers[0] == metav1.FinalizerOrphanDependents
 }
 
-// remove starts the deletion of the binding of a template that is gone. Before that, the binding is told the propagation with which the
-// template was deleted, so that clusters that do not answer now, and later processes of the server, know it.
+// remove starts the deletion of the binding of a template that is gone. Before, it stores in
+// the binding the propagation with which the template was deleted. Unreachable clusters, and
+// later processes of the server, read it there.
 func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding) (ctrl.Result, error) {
 	propagation := binding.Propagation(b, c.templates.Deletion(b.Spec.Resource.UID))
 	if propagation != "" && b.Spec.DeletionPropagation == "" {
@@ -37,7 +39,8 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 		told.Spec.DeletionPropagation = propagation
 		patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
 		switch err := c.client.Patch(ctx, binding.Object(told), patch); {
-		case apierrors.IsConflict(err): // such as with the garbage collector, which removes the owner reference
+		// For example, the garbage collector removed the owner reference.
+		case apierrors.IsConflict(err):
 			return ctrl.Result{RequeueAfter: staleLook}, nil
 		case apierrors.IsNotFound(err):
 			return ctrl.Result{}, nil
@@ -60,7 +63,8 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 		}
 		return ctrl.Result{}, c.delete(ctx, b)
 	}
-	// The owner reference tells that the propagation was not Orphan, if the cache has the binding as it is.
+	// The owner reference shows that the propagation was not Orphan, if the cache has the
+	// present version of the binding.
 	err := c.deleteAt(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: staleLook}, nil
@@ -68,8 +72,9 @@ func (c *Controller) remove(ctx context.Context, b *workv1alpha2.ResourceBinding
 	return ctrl.Result{}, err
 }
 
-// noteDeletion completes the spec that a binding shall have with what it says of its owner, and of a deletion of the template that waits
-// for finalizers of others.
+// noteDeletion sets OwnerReferenced and DeletionPropagation of the wanted spec. The template
+// may be in deletion and wait for finalizers of others. A propagation that the binding b stores
+// stays.
 func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured) {
 	want.OwnerReferenced, want.DeletionPropagation = b == nil || b.Spec.OwnerReferenced, c.templates.Deletion(o.GetUID())
 	if b != nil && b.Spec.DeletionPropagation != "" {
@@ -77,7 +82,8 @@ func (c *Controller) noteDeletion(want *workv1alpha2.BindingSpec, b *workv1alpha
 	}
 }
 
-// setOwner gives a binding that is written the owner reference to its template. It is given once: the garbage collector may have removed it.
+// setOwner adds the owner reference to the template, unless had is true: the garbage collector
+// may have removed it since.
 func setOwner(b *workv1alpha2.ResourceBinding, had bool) {
 	if !had && b.Spec.Resource.UID != "" {
 		b.Spec.OwnerReferenced, b.OwnerReferences = true, []metav1.OwnerReference{binding.Owner(&b.Spec)}

@@ -11,9 +11,10 @@ import (
 	"orrery.dev/orrery/internal/fleet"
 )
 
-// intended remembers the decisions that are being written to the hub. The event of a binding often comes before the answer to its
-// write, and before the decision is remembered with the UID and generation of the binding: Knows recognizes such a decision by what
-// the binding says.
+// intended remembers the decisions that are being written to the hub. The event of a binding
+// often arrives before the response to its write, and so before the decision is remembered with
+// the UID and generation of the binding. Knows recognizes such a decision by the spec of the
+// binding.
 type intended struct {
 	mu   sync.Mutex
 	last map[binding.Template]intention
@@ -27,7 +28,8 @@ type intention struct {
 
 func newIntended() *intended { return &intended{last: map[binding.Template]intention{}} }
 
-// begin remembers a decision on a template until end is called. One decision on a template is written at a time.
+// begin remembers a decision on a template until the caller calls end. Decisions on one
+// template are written one at a time.
 func (i *intended) begin(k binding.Template, spec *workv1alpha2.BindingSpec, identities *fleet.Identities) (end func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -39,7 +41,8 @@ func (i *intended) begin(k binding.Template, spec *workv1alpha2.BindingSpec, ide
 	}
 }
 
-// knows is true when a decision is being written that knew a Cluster, and the binding, as the hub has it, says what was decided.
+// knows reports whether a decision is being written that knew the Cluster with this name and
+// UID, and whose spec is that of the binding on the hub.
 func (i *intended) knows(b *workv1alpha2.ResourceBinding, cluster string, uid types.UID) bool {
 	i.mu.Lock()
 	now, ok := i.last[binding.TemplateOf(b)]

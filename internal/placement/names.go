@@ -16,11 +16,14 @@ import (
 	"orrery.dev/orrery/internal/queue"
 )
 
-// longestNames bounds the annotation with the names of all clusters: an API server takes 256 KiB of annotations.
+// longestNames bounds the annotation with the names of all clusters: an API server accepts 256
+// KiB of annotations.
 const longestNames = 200 << 10
 
-// namesWriter writes the names of the fleet's clusters where the hub's API server finds them when it warns of a policy that names another: into an annotation of the
-// namespace of the clusters' credentials, which the API server has in memory. The annotation is a moment behind, and is there for the warning alone.
+// namesWriter writes the names of the fleet's clusters into an annotation of the namespace of
+// the clusters' credentials. The hub's API server has that namespace in memory, and warns of a
+// policy that names another cluster. The annotation may be a moment old, and serves only these
+// warnings.
 type namesWriter struct {
 	client client.Client
 	reader client.Reader // not cached
@@ -28,7 +31,7 @@ type namesWriter struct {
 	synced toolscache.InformerSynced
 	queue  *queue.Queue[struct{}]
 
-	written *string // by this process, or found; nil: not known
+	written *string // the value that this process wrote or found; nil: unknown
 }
 
 func newNamesWriter(c client.Client, reader client.Reader, synced toolscache.InformerSynced, names func() ([]string, bool)) *namesWriter {
@@ -47,7 +50,7 @@ func (n *namesWriter) Start(ctx context.Context) error {
 	return nil
 }
 
-// changed has the names written anew.
+// changed queues a write of the names.
 func (n *namesWriter) changed() { n.queue.Add(struct{}{}) }
 
 func (n *namesWriter) write(ctx context.Context, _ struct{}) queue.Next {
@@ -58,7 +61,7 @@ func (n *namesWriter) write(ctx context.Context, _ struct{}) queue.Next {
 	slices.Sort(names)
 	wanted := strings.Join(names, ",")
 	if len(wanted) > longestNames {
-		wanted = "" // there are no warnings then
+		wanted = "" // without the names there are no warnings
 	}
 	if n.written != nil && *n.written == wanted {
 		return queue.Next{}
@@ -74,7 +77,8 @@ func (n *namesWriter) write(ctx context.Context, _ struct{}) queue.Next {
 	case err == nil:
 		n.written = &wanted
 		return queue.Next{}
-	case ctx.Err() != nil || apierrors.IsNotFound(err): // the hub makes the namespace before it starts
+	// The hub creates the namespace before it starts.
+	case ctx.Err() != nil || apierrors.IsNotFound(err):
 		return queue.Next{}
 	default:
 		logr.FromContextOrDiscard(ctx).WithName("placement").Error(err, "write the names of the clusters for the warnings of the hub's API server")

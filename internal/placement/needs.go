@@ -26,13 +26,14 @@ import (
 )
 
 const (
-	// mostNeeds bounds the bindings that the binding of a template names that others need.
+	// mostNeeds bounds the bindings that spec.requiredBy of a binding names.
 	mostNeeds = 10
-	// mostDependencies bounds what follows one template.
+	// mostDependencies bounds the dependencies of one template.
 	mostDependencies = 1000
 )
 
-// dependencies are what follows a template: the objects of its namespace that it needs beside it, in order.
+// dependencies returns the dependencies of a template, sorted: the objects of its namespace
+// that it refers to.
 func dependencies(o *unstructured.Unstructured) []workv1alpha2.DependencyReference {
 	found := graph.Dependencies(o)
 	all := make([]workv1alpha2.DependencyReference, 0, len(found))
@@ -47,7 +48,8 @@ func compareDependencies(a, b workv1alpha2.DependencyReference) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// followed are the templates that follow that of a binding.
+// followed returns the dependencies that a binding stores, without its own template. The result
+// is empty if the binding does not propagate dependencies.
 func followed(b *workv1alpha2.ResourceBinding) sets.Set[binding.Template] {
 	all := sets.New[binding.Template]()
 	if b.Spec.PropagateDeps {
@@ -58,32 +60,34 @@ func followed(b *workv1alpha2.ResourceBinding) sets.Set[binding.Template] {
 	return all.Delete(binding.TemplateOf(b))
 }
 
-// needs says which bindings have which templates follow theirs, as they say themselves. What thousands say alike is looked at once: a
-// template that they all need is decided on again only when one says something else, or when it is among the first by name.
+// needs indexes the dependencies that bindings store. Thousands of bindings may depend on one
+// template, so bindings with equal terms count as one. The template is decided again only when
+// a set of terms comes or goes, or when its first mostNeeds bindings by name change.
 type needs struct {
 	mu sync.RWMutex
 	of map[types.NamespacedName]need
 	by map[binding.Template]*needed
 }
 
-// need is what one binding needs.
+// need has the dependencies of one binding.
 type need struct {
 	binding *workv1alpha2.ResourceBinding
 	what    sets.Set[binding.Template]
 	terms   string
 }
 
-// needed says who needs one template.
+// needed has the bindings that depend on one template.
 type needed struct {
-	names []types.NamespacedName                    // in order
-	terms map[string]sets.Set[types.NamespacedName] // those that say the same
+	names []types.NamespacedName                    // sorted
+	terms map[string]sets.Set[types.NamespacedName] // bindings by their terms
 }
 
 func newNeeds() *needs {
 	return &needs{of: map[types.NamespacedName]need{}, by: map[binding.Template]*needed{}}
 }
 
-// termsOf is all that a binding says that matters to what follows it.
+// termsOf returns all fields of a binding that affect its dependencies, as a key for
+// comparison.
 func termsOf(b *workv1alpha2.ResourceBinding) string {
 	where := whereabouts(&b.Spec)
 	held := slices.DeleteFunc(slices.Clone(where), func(cluster string) bool { return !b.Spec.SuspendedOn(cluster) })
@@ -94,7 +98,8 @@ func termsOf(b *workv1alpha2.ResourceBinding) string {
 	return string(text)
 }
 
-// set notes what a binding needs, unless something newer is known of it, and returns the templates that are to be decided on again.
+// set records the dependencies of a binding, unless this or a later generation of it is
+// recorded. It returns the templates that must be decided again.
 func (n *needs) set(b *workv1alpha2.ResourceBinding) []binding.Template {
 	name := binding.Name(b)
 	n.mu.Lock()
@@ -130,7 +135,7 @@ func (n *needs) set(b *workv1alpha2.ResourceBinding) []binding.Template {
 	return concerned.UnsortedList()
 }
 
-// forget forgets a binding that is gone, and returns the templates that are to be decided on again.
+// forget removes a deleted binding and returns the templates that must be decided again.
 func (n *needs) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
 	name := binding.Name(b)
 	n.mu.Lock()
@@ -152,7 +157,8 @@ func (n *needs) forget(b *workv1alpha2.ResourceBinding) []binding.Template {
 	return concerned
 }
 
-// add notes who needs the template, and returns whether that is news for it.
+// add records that a binding depends on the template. news is true if the template must be
+// decided again.
 func (n *needed) add(name types.NamespacedName, terms string) (news bool) {
 	if at, found := slices.BinarySearchFunc(n.names, name, compareNames); !found {
 		n.names = slices.Insert(n.names, at, name)
@@ -165,7 +171,8 @@ func (n *needed) add(name types.NamespacedName, terms string) (news bool) {
 	return news
 }
 
-// remove notes that somebody does not need the template on these terms, or not at all, and returns whether that is news for it.
+// remove removes a binding from those with these terms and, unless stays is true, from the
+// bindings that depend on the template. news is true if the template must be decided again.
 func (n *needed) remove(name types.NamespacedName, terms string, stays bool) (news bool) {
 	if at, found := slices.BinarySearchFunc(n.names, name, compareNames); found && !stays {
 		n.names = slices.Delete(n.names, at, at+1)
@@ -182,21 +189,22 @@ func compareNames(a, b types.NamespacedName) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 }
 
-// templates are what a binding needs.
+// templates returns the dependencies of a binding, in no order.
 func (n *needs) templates(name types.NamespacedName) []binding.Template {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.of[name].what.UnsortedList()
 }
 
-// all are the templates that any binding needs.
+// all returns the templates on which any binding depends, in no order.
 func (n *needs) all() []binding.Template {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return slices.Collect(maps.Keys(n.by))
 }
 
-// who are the first of the bindings that need a template, and one for all that say the same.
+// who returns the first mostNeeds bindings that depend on a template, and one binding of each
+// set of terms.
 func (n *needs) who(t binding.Template) map[types.NamespacedName]*workv1alpha2.ResourceBinding {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -217,7 +225,7 @@ func (n *needs) who(t binding.Template) map[types.NamespacedName]*workv1alpha2.R
 	return found
 }
 
-// everybody are all bindings that need a template.
+// everybody returns all bindings that depend on a template.
 func (n *needs) everybody(t binding.Template) map[types.NamespacedName]*workv1alpha2.ResourceBinding {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -230,7 +238,8 @@ func (n *needs) everybody(t binding.Template) map[types.NamespacedName]*workv1al
 	return found
 }
 
-// priority is the highest of those that need a template; false when nobody does.
+// priority returns the highest priority of the bindings that depend on a template; false if
+// there are none.
 func (n *needs) priority(t binding.Template) (highest int32, needed bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
@@ -249,8 +258,10 @@ func (n *needs) priority(t binding.Template) (highest int32, needed bool) {
 	return highest, needed
 }
 
-// requiredBy are the bindings that have a template follow theirs, as who has them. Those of an earlier version of the hub do not say
-// themselves what they need until they were decided on: until then its own binding b does, and again is true.
+// requiredBy returns the bindings that depend on the template k, sorted by name. A binding that
+// an earlier version of the hub wrote lists no dependencies until it is decided again. Until
+// then spec.requiredBy of b names it, and again is true: k must be decided again later. b is
+// the binding of k; nil: there is none.
 func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) (found []Need, again bool) {
 	if !policy.Placeable(o) {
 		return nil, false
@@ -268,7 +279,8 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 			}
 		}
 	}
-	// Asked after the decisions: what a binding needs is known before its decision is.
+	// This read comes after that of the decisions: Reconcile records the dependencies of a
+	// binding before its decision.
 	all := c.needs.who(k)
 	for name, by := range undecided {
 		if _, known := all[name]; !known {
@@ -278,7 +290,8 @@ func (c *Controller) requiredBy(k binding.Template, o *unstructured.Unstructured
 	return needsOf(all, c.policies), again
 }
 
-// needsOf are bindings that have a template follow theirs, by name, where there are some policies.
+// needsOf converts bindings that depend on a template, sorted by name. policies has the
+// policies that exist.
 func needsOf(all map[types.NamespacedName]*workv1alpha2.ResourceBinding, policies *policy.Index) []Need {
 	var found []Need
 	for _, by := range all {
@@ -288,12 +301,13 @@ func needsOf(all map[types.NamespacedName]*workv1alpha2.ResourceBinding, policie
 	return found
 }
 
-// unsettled is true while some cluster may run a template as it was before.
+// unsettled reports whether some cluster may still run an earlier version of a template.
 func unsettled(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) bool {
 	return len(whereabouts(&b.Spec)) > 0 && (o.GetGeneration() != b.Spec.Resource.Generation || !settledStatus(b))
 }
 
-// depend says what follows the template: what it refers to and, until every cluster has it as it is now, what it referred to.
+// depend sets the dependencies of the template. Former dependencies stay until every cluster
+// has the present version of the template.
 func (d *Decision) depend(t Template, b *workv1alpha2.ResourceBinding) {
 	if d.Spec.Dependencies = nil; !d.Spec.PropagateDeps {
 		return
@@ -317,8 +331,8 @@ func (d *Decision) depend(t Template, b *workv1alpha2.ResourceBinding) {
 	}
 }
 
-// settledStatus is true when the status of a binding says that every cluster has the template as it is now and, as far as that
-// can be judged, runs it.
+// settledStatus reports whether the status of a binding says that every cluster has the present
+// version of the template and, as far as its health can be judged, runs it.
 func settledStatus(b *workv1alpha2.ResourceBinding) bool {
 	applied := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
 	healthy := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionHealthy)
@@ -327,7 +341,7 @@ func settledStatus(b *workv1alpha2.ResourceBinding) bool {
 		(healthy.Status == metav1.ConditionTrue || healthy.Reason == workv1alpha2.ReasonCannotJudge)
 }
 
-// orphaned is true when the policy of a binding is gone.
+// orphaned reports whether the policy of a binding is gone.
 func orphaned(policies *policy.Index, b *workv1alpha2.ResourceBinding) bool {
 	name := types.NamespacedName{Name: b.Spec.PolicyRef.Name}
 	if b.Spec.PolicyRef.Kind != policy.Kind("") {
@@ -337,12 +351,13 @@ func orphaned(policies *policy.Index, b *workv1alpha2.ResourceBinding) bool {
 	return !ok
 }
 
-// somewhere is true when some of the bindings name a cluster.
+// somewhere reports whether any of the bindings names a cluster.
 func somewhere(required []Need) bool {
 	return slices.ContainsFunc(required, func(n Need) bool { return len(n.Binding.Spec.Clusters) > 0 })
 }
 
-// follows has what a binding's template refers to follow it.
+// follows records the dependencies of a binding, watches their kinds and requeues the
+// dependencies that must be decided again.
 func (c *Controller) follows(b *workv1alpha2.ResourceBinding) {
 	concerned := c.needs.set(b)
 	for _, t := range c.needs.templates(binding.Name(b)) {
@@ -351,13 +366,14 @@ func (c *Controller) follows(b *workv1alpha2.ResourceBinding) {
 	c.enqueue(concerned...)
 }
 
-// follower is true of the binding of a template that no policy ever claimed: it is there for those
-// that refer to it, and goes with the last of them.
+// follower reports whether the binding exists only because other templates depend on its
+// template. No policy claimed that template. The binding is deleted with the last dependent.
 func follower(b *workv1alpha2.ResourceBinding) bool {
 	return b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0
 }
 
-// right says how much a placement may do to what others made in clusters: the greater may do more.
+// right ranks how far a placement may overwrite objects in clusters that others created: 0 not
+// at all, 1 for a policy of a namespace, 2 for a policy of the hub.
 func right(spec *workv1alpha2.BindingSpec) int {
 	switch {
 	case spec.ConflictResolution != policyv1alpha1.ConflictOverwrite:
@@ -369,7 +385,8 @@ func right(spec *workv1alpha2.BindingSpec) int {
 	}
 }
 
-// leastRight is the placement of those of bindings that may do the least: of several the first by the name of its policy.
+// leastRight returns the spec with the lowest right. Among equals it is the first by the name
+// of its policy.
 func leastRight(required []Need) *workv1alpha2.BindingSpec {
 	return &slices.MinFunc(required, func(a, b Need) int {
 		x, y := &a.Binding.Spec, &b.Binding.Spec
@@ -379,9 +396,11 @@ func leastRight(required []Need) *workv1alpha2.BindingSpec {
 	}).Binding.Spec
 }
 
-// follow is the decision on a template that no policy claims and that others refer to. The one of them that may do the least
-// says by whose right it is placed, and all of them which overrides must be there. It names no policy that is gone while there is
-// another: what that one places stays as it is, and this does not.
+// follow returns the decision on a template that no policy claims and on which others depend.
+// Its policy and conflict resolution come from the dependent with the lowest right, its
+// overrides from all dependents. A policy that is gone is named only if all their policies are
+// gone: such a policy keeps a placement as it is, and this placement changes with the
+// dependents.
 func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 	living := slices.DeleteFunc(slices.Clone(t.RequiredBy), func(n Need) bool { return n.Orphaned })
 	orphaned := len(living) == 0
@@ -413,14 +432,14 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 	for _, n := range t.RequiredBy {
 		overrides = append(overrides, n.Binding.Spec.DependentOverrides...)
 	}
-	if orphaned { // it stays as it is, as they do
+	if orphaned { // the placement stays, as that of the dependents
 		overrides = append(overrides, selecting(t)...)
 		if b != nil {
 			overrides = append(overrides, b.Spec.DependentOverrides...)
 		}
 	}
 	d.Spec.DependentOverrides = distinct(overrides)
-	// What nobody may write for any of those that need it there is held back.
+	// Dispatching to a cluster is suspended if it is suspended there for all dependents in it.
 	held := sets.New[string]()
 	for _, n := range t.RequiredBy {
 		held.Insert(whereabouts(&n.Binding.Spec)...)
@@ -437,7 +456,8 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 			DispatchingOnClusters: &policyv1alpha1.SuspendClusters{ClusterNames: sets.List(held)},
 		}}
 	}
-	if b != nil && b.Spec.Suspension != nil && b.Spec.Suspension.Scheduling != nil { // which nobody unsets
+	// A policy never unsets a suspension of scheduling.
+	if b != nil && b.Spec.Suspension != nil && b.Spec.Suspension.Scheduling != nil {
 		if d.Spec.Suspension == nil {
 			d.Spec.Suspension = &workv1alpha2.Suspension{}
 		}
@@ -446,7 +466,7 @@ func follow(t Template, b *workv1alpha2.ResourceBinding) Decision {
 	return d
 }
 
-// selecting are the override policies that select a template.
+// selecting returns references to the override policies that select a template.
 func selecting(t Template) []workv1alpha2.OverrideReference {
 	all := make([]workv1alpha2.OverrideReference, 0, len(t.Overrides))
 	for _, o := range t.Overrides {
@@ -455,7 +475,7 @@ func selecting(t Template) []workv1alpha2.OverrideReference {
 	return all
 }
 
-// distinct are references, each once and in order.
+// distinct sorts references and removes duplicates.
 func distinct(all []workv1alpha2.OverrideReference) []workv1alpha2.OverrideReference {
 	slices.SortFunc(all, func(a, b workv1alpha2.OverrideReference) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
@@ -463,8 +483,8 @@ func distinct(all []workv1alpha2.OverrideReference) []workv1alpha2.OverrideRefer
 	return slices.Compact(all)
 }
 
-// whereabouts are the clusters in which a placement is, and those in which it stays until it may move out of them: it
-// needs there what it refers to until then.
+// whereabouts returns the clusters of a placement, and those that it has not moved out of yet.
+// The dependencies must stay in the latter until then.
 func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	names := make([]string, 0, len(spec.Clusters)+len(spec.GracefulEvictionTasks))
 	for _, c := range spec.Clusters {
@@ -476,7 +496,8 @@ func whereabouts(spec *workv1alpha2.BindingSpec) []string {
 	return names
 }
 
-// own are the clusters in which a placement is of its own account, and not only because those that need it are there.
+// own returns the clusters of a placement without those that it has only because dependents are
+// there.
 func own(spec *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
 	if !slices.ContainsFunc(spec.Clusters, func(c workv1alpha2.TargetCluster) bool { return c.Attached }) {
 		return spec.Clusters
@@ -484,7 +505,7 @@ func own(spec *workv1alpha2.BindingSpec) []workv1alpha2.TargetCluster {
 	return slices.DeleteFunc(slices.Clone(spec.Clusters), func(c workv1alpha2.TargetCluster) bool { return c.Attached })
 }
 
-// attach adds the clusters of those that a template follows to the placement of its own.
+// attach adds the clusters of the dependents to the placement of a template.
 func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 	if len(t.RequiredBy) == 0 || t.Replicas != nil {
 		return
@@ -502,7 +523,8 @@ func (d *Decision) attach(s *fleet.Snapshot, t Template) {
 			if c, ok := s.Cluster(name); ok && !c.Leaving && !clusters.Has(name) {
 				clusters.Insert(name)
 				d.Spec.Clusters = append(d.Spec.Clusters, workv1alpha2.TargetCluster{Name: name, Attached: true})
-				if right(&b.Spec) < right(d.Spec) { // who brings it here may not do what its own policy may
+				// The dependent here may do less than the template's own policy.
+				if right(&b.Spec) < right(d.Spec) {
 					d.Spec.ConflictResolution = ""
 				}
 			}

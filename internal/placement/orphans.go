@@ -26,8 +26,8 @@ const (
 	// mostOrphans bounds the templates that a binding names in requiredByOrphans. One more entry
 	// has the clusters of all others.
 	mostOrphans = 20
-	// waitPatience is the time after which the binding of a template says that its deletion waits
-	// for what follows the template.
+	// waitPatience is the time after which the binding of a template reports that its deletion
+	// waits for the bindings of its dependencies.
 	waitPatience = 10 * time.Second
 )
 
@@ -54,7 +54,8 @@ func (c *Controller) requiredByOrphans(k binding.Template, required []Need, b *w
 		case orphans(by):
 			add(of, whereabouts(&by.Spec))
 		case all[of] != nil && by.DeletionTimestamp.IsZero():
-			all[of].Delete(whereabouts(&by.Spec)...) // it is there again, and has taken back what it left
+			// The template is placed there again, and has adopted its orphans.
+			all[of].Delete(whereabouts(&by.Spec)...)
 		}
 	}
 	return orphaningTemplates(all)
@@ -69,8 +70,8 @@ func orphaning(namespace string, o workv1alpha2.OrphaningTemplate) binding.Templ
 	return binding.Template{GroupKind: schema.GroupKind{Group: o.Group, Kind: o.Kind}, Namespace: namespace, Name: o.Name}
 }
 
-// orphaningTemplates is how a binding names templates and their clusters: in order, and not more
-// than it may name.
+// orphaningTemplates returns templates and their clusters as a binding stores them: sorted, and
+// at most mostOrphans by name.
 func orphaningTemplates(all map[binding.Template]sets.Set[string]) []workv1alpha2.OrphaningTemplate {
 	var named []workv1alpha2.OrphaningTemplate
 	others := sets.New[string]()
@@ -145,8 +146,8 @@ func staysWith(f, b *workv1alpha2.ResourceBinding) bool {
 	return !slices.ContainsFunc(whereabouts(&b.Spec), func(cluster string) bool { return here.Has(cluster) && !kept.Has(cluster) })
 }
 
-// orphanWaits are the deletions that wait for the bindings of dependencies, and the errors of the
-// writes of those.
+// orphanWaits has the deletions that wait for the bindings of dependencies, and the errors of
+// the writes of those bindings.
 type orphanWaits struct {
 	mu     sync.Mutex
 	since  map[types.UID]time.Time
@@ -158,7 +159,8 @@ func newOrphanWaits() *orphanWaits {
 	return &orphanWaits{since: map[types.UID]time.Time{}, says: map[types.UID]string{}, failed: map[binding.Template]string{}}
 }
 
-// wrote records the error of the last write of a template's binding; nil: it succeeded. What is gone is not written again.
+// wrote records the error of the last write of a template's binding; nil: it succeeded.
+// Conflicts and objects that exist already or are gone are no errors here.
 func (w *orphanWaits) wrote(k binding.Template, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,8 +180,9 @@ func (w *orphanWaits) forget(b *workv1alpha2.ResourceBinding) {
 	delete(w.failed, binding.TemplateOf(b))
 }
 
-// wait records that the deletion of a binding waits for the dependencies behind. If that takes
-// longer than waitPatience, the binding says so. It returns when to look again.
+// wait records that the deletion of a binding waits for the bindings of the dependencies
+// behind. If that takes longer than waitPatience, the binding reports it. wait returns the
+// delay until the next check.
 func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Template) time.Duration {
 	w := c.waits
 	w.mu.Lock()
@@ -209,8 +212,8 @@ func (c *Controller) wait(b *workv1alpha2.ResourceBinding, behind []binding.Temp
 	return settledLook
 }
 
-// DeletionWait says why the deletion of a template waits although the template is gone; empty: it
-// does not.
+// DeletionWait returns why the deletion of a binding waits although its template is gone; "" if
+// it does not wait.
 func (c *Controller) DeletionWait(uid types.UID) string {
 	c.waits.mu.Lock()
 	defer c.waits.mu.Unlock()

@@ -184,8 +184,8 @@ func demandOf(o *unstructured.Unstructured) demand {
 	return d
 }
 
-// template returns a template in any watched version, first in that of its binding. It is not absent while
-// the version of its binding is served and unknown.
+// template returns a template in any watched version, first in that of its binding. While the
+// version of its binding is served but not listed yet, the template is unknown, not absent.
 func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBinding) (*unstructured.Unstructured, presence.Presence) {
 	versions := c.templates.Versions(k.GroupKind)
 	if b != nil {
@@ -208,9 +208,9 @@ func (c *Controller) template(k binding.Template, b *workv1alpha2.ResourceBindin
 	return nil, known
 }
 
-// inVersion returns a template in the version that its policy names, or without a policy in that of its
-// binding. It returns the template in another version only where the hub does not serve that one. false: the
-// version is served, and what the template is in it is not known yet.
+// inVersion returns a template in the version that its policy names, or without a policy in
+// that of its binding. It returns another version only if the hub does not serve that one. It
+// returns false while the version is served and the template is not known in it yet.
 func (c *Controller) inVersion(
 	k binding.Template, o *unstructured.Unstructured, claims []policy.Claim, b *workv1alpha2.ResourceBinding,
 ) (*unstructured.Unstructured, bool) {
@@ -264,8 +264,8 @@ func (c *Controller) gather(
 	return t, standing
 }
 
-// cut says which fields of a template do not exist in its version. While that is unknown, it is what the last
-// decision said.
+// cut returns a message about fields of a template that do not exist in its version; "" if all
+// exist. While that is unknown, it returns the message of the last decision.
 func (c *Controller) cut(o *unstructured.Unstructured, b *workv1alpha2.ResourceBinding) string {
 	message, known := c.templates.Cut(o)
 	if known || b == nil {
@@ -292,8 +292,9 @@ func (c *Controller) young() bool {
 	return time.Since(c.started) < c.settling
 }
 
-// write makes the binding's spec what it shall be, in at most one write, and returns the
-// binding as it then is. end is to be called when the decision, which knew identities, is remembered or dropped.
+// write creates or updates the binding with the wanted spec, in at most one write, and returns
+// the binding as written. identities are the clusters that the decision knew. The caller calls
+// end when the decision is remembered or dropped.
 func (c *Controller) write(
 	ctx context.Context, k binding.Template, b *workv1alpha2.ResourceBinding, want workv1alpha2.BindingSpec, identities *fleet.Identities,
 ) (written *workv1alpha2.ResourceBinding, end func(), err error) {

@@ -128,7 +128,8 @@ type gate struct {
 	look   func(keys ...binding.Template)
 }
 
-// passes reports whether the gate is open. If not, the template is requeued when it opens.
+// passes reports whether the inputs are complete. If not, the template is requeued when they
+// are.
 func (g *gate) passes(k binding.Template) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,9 +1,9 @@
-// Package podsecurity says whether a namespace of the hub takes what an object makes of pods, by the
-// Pod Security Standards of Kubernetes. It is pure.
+// Package podsecurity reports whether a namespace of the hub admits the pods of an object, by
+// the Pod Security Standards of Kubernetes. It is pure.
 //
-// The hub runs no pods, so its API server does not ask. The members' do, if they are told: the labels
-// of the hub's namespace go there, too. But a member may not listen, and tells late: of a Deployment it
-// refuses the pods, not the Deployment.
+// The hub runs no pods, so its API server does not check them. The members check if they have
+// the labels of the hub's namespace, which Orrery copies to them. But a member may ignore the
+// labels, and its answer is late: it refuses the pods of a Deployment, not the Deployment.
 package podsecurity
 
 import (
@@ -21,10 +21,10 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// labelPrefix is that of the labels by which a namespace says its levels.
+// labelPrefix is the prefix of the labels that set the levels of a namespace.
 const labelPrefix = "pod-security.kubernetes.io/"
 
-// Labels are those of a namespace's labels that say its levels; nil when none does.
+// Labels returns the labels of a namespace that set its levels; nil if there are none.
 func Labels(labels map[string]string) map[string]string {
 	var found map[string]string
 	for key, value := range labels {
@@ -39,8 +39,8 @@ func Labels(labels map[string]string) map[string]string {
 	return found
 }
 
-// Level is what a namespace is held to that says nothing itself: privileged, which is the zero value
-// too, baseline or restricted. It is a flag's value.
+// Level is the level of namespaces without labels: privileged, baseline or restricted. The zero
+// value is privileged. It is the value of a flag.
 type Level string
 
 // String implements pflag.Value.
@@ -64,13 +64,13 @@ func (l *Level) Set(value string) error {
 // Type implements pflag.Value.
 func (l *Level) Type() string { return "level" }
 
-// Standard holds objects to the levels of their namespaces.
+// Standard checks objects against the levels of their namespaces.
 type Standard struct {
 	evaluator policy.Evaluator
 	defaults  api.Policy
 }
 
-// New returns the standard for namespaces that are held to a level when they say nothing.
+// New returns a standard with the level for namespaces without labels.
 func New(unlabelled Level) (*Standard, error) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -81,8 +81,8 @@ func New(unlabelled Level) (*Standard, error) {
 	return s, nil
 }
 
-// Violation is why a namespace with these labels does not take the pods of an object; empty when it
-// does. As in Kubernetes, a level that cannot be read is restricted.
+// Violation returns why a namespace with these labels does not admit the pods of an object; ""
+// if it does. As in Kubernetes, a level that cannot be read counts as restricted.
 func (s *Standard) Violation(o *unstructured.Unstructured, namespace map[string]string) string {
 	decided, _ := api.PolicyToEvaluate(namespace, s.defaults)
 	level := decided.Enforce
@@ -106,8 +106,9 @@ func (s *Standard) Violation(o *unstructured.Unstructured, namespace map[string]
 	return found
 }
 
-// pods calls f for every pod spec in an object until it returns false, with the metadata beside it.
-// They are known by their look and not by the kind: kinds that others define have pods, too.
+// pods calls f for every pod spec in an object, with the metadata beside it, until f returns
+// false. It recognizes pod specs by their fields and not by the kind of the object, because
+// kinds of CustomResourceDefinitions have pods, too.
 func pods(path string, metadata, at map[string]any, f func(path string, metadata, spec map[string]any) bool) bool {
 	if looksLikePod(at) && !f(path, metadata, at) {
 		return false
@@ -136,7 +137,8 @@ func podsIn(path string, metadata map[string]any, v any, f func(path string, met
 	return true
 }
 
-// looksLikePod is true of a map with lists of containers, or that asks for what is the node's.
+// looksLikePod reports whether a map has a list of containers, or requests a namespace of the
+// node.
 func looksLikePod(o map[string]any) bool {
 	for _, name := range []string{"containers", "initContainers", "ephemeralContainers"} {
 		list, _ := o[name].([]any)

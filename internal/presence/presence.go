@@ -1,12 +1,12 @@
-// Package presence is the one answer to "is it there?" that all rooms share: an object in a
-// cluster, a kind that a cluster serves, a template on the hub.
+// Package presence has the type with which all packages report whether something exists: an
+// object in a cluster, a kind that a cluster serves, a template on the hub.
 package presence
 
-// Presence says what is known of a thing.
+// Presence says whether something exists, as far as is known.
 type Presence int
 
-// The values of Presence. Unknown is the zero value: what is not known is not absent, and
-// nothing may be deleted because of it.
+// Values of Presence. Unknown is the zero value. It is not Absent: nothing may be deleted
+// because its presence is unknown.
 const (
 	Unknown Presence = iota
 	Absent

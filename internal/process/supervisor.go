@@ -128,7 +128,7 @@ func (s *Supervisor) schedule() {
 	}
 }
 
-// Ready is closed when every process was ready once.
+// Ready returns a channel that is closed when every process was ready once.
 func (s *Supervisor) Ready() <-chan struct{} { return s.ready }
 
 // Status returns the status of every process, in the order of the plan.

@@ -1,11 +1,11 @@
-// Package provision builds clusters on hosts for a hub. It compares a Cluster with spec.provision
-// with what was applied before, and creates an Operation where they differ. The engine of package
-// lifecycle runs every Operation, also those that users create.
+// Package provision builds clusters on hosts for a hub. It compares a Cluster with
+// spec.provision with what was applied before, and creates an Operation where they differ. The
+// engine of package lifecycle runs every Operation, also those that users create.
 //
 // The package has three parts. Provision sets the condition Provisioned and decides the next
 // Operation. The controller of Operations runs them, one for each cluster at a time. It resumes
-// those of a server that was killed, and keeps the last few. Dismantle is what a deleted Cluster
-// waits for.
+// those of a server that was killed, and keeps the last few. The deletion of a Cluster waits
+// for Dismantle.
 package provision
 
 import (

@@ -190,7 +190,7 @@ func (s *Store) Record(ctx context.Context, op *lifecyclev1alpha1.Operation) err
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		// A changed spec is no obstacle. A run of another process is.
+		// Another process may have changed the spec, but must not have started a run.
 		if e := s.Client.Get(ctx, client.ObjectKeyFromObject(op), written); e != nil {
 			return e
 		}

@@ -29,7 +29,8 @@ func (c confinement) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it is as if it were that
 	}
-	// The transport adds trailers to its own answer when the body has ended. A copy never gets them.
+	// The transport adds trailers to its own answer when the body has ended. A copy never gets
+	// them.
 	confinedAnswer := *answer
 	confinedAnswer.Trailer = nil
 	for _, name := range confined {

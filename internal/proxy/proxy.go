@@ -1,10 +1,10 @@
 // Package proxy forwards requests to the API servers of member clusters.
 //
-// The proxy impersonates the user whom the hub authenticated, and the member's own RBAC authorizes
-// the request. Headers in which the client states an identity (Authorization, Impersonate-*,
-// X-Remote-*) are dropped, since the member would trust them. Bodies are streamed in both
-// directions, and upgrades (exec, attach and port-forward, over SPDY or WebSocket) are forwarded.
-// Of answers, what is more than content stops here; see Confine.
+// The proxy impersonates the user whom the hub authenticated, and the member's own RBAC
+// authorizes the request. Headers in which the client states an identity (Authorization,
+// Impersonate-*, X-Remote-*) are dropped, since the member would trust them. Bodies are streamed
+// in both directions, and upgrades (exec, attach and port-forward, over SPDY or WebSocket) are
+// forwarded. Headers of answers that affect more than the answer are dropped; see Confine.
 package proxy
 
 import (
@@ -199,9 +199,9 @@ func redirect(resp *http.Response, base *url.URL, mount string) error {
 	return nil
 }
 
-// isQuick reports whether an API server starts its answer to the request soon: a GET or HEAD that
-// is no watch, no followed log, no upgrade, and does not go on to a pod or a node. Writes may wait for
-// webhooks, and their outcome must not be guessed.
+// isQuick reports whether an API server starts its answer to the request soon: a GET or HEAD
+// that is no watch, no followed log, no upgrade, and is not forwarded to a pod or a node. Writes
+// may wait for webhooks, and their outcome must not be guessed.
 func isQuick(r *http.Request, path string) bool {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != "" {
 		return false

@@ -1,5 +1,5 @@
-// Package rebalance has objects placed anew that a WorkloadRebalancer names. It writes one field
-// of their bindings; the decision is placement's.
+// Package rebalance triggers new decisions for the objects that a WorkloadRebalancer names. It
+// writes one field of their bindings; placement decides.
 package rebalance
 
 import (
@@ -23,7 +23,8 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// bindingsLook is when it is looked again whether all bindings are known.
+// bindingsLook is the delay before the next attempt while the cache of bindings is incomplete
+// or stale.
 const bindingsLook = 100 * time.Millisecond
 
 // bindings is the part of binding.Cache that rebalancing needs.
@@ -41,7 +42,8 @@ type controller struct {
 // Add adds the controller of WorkloadRebalancers to the manager.
 func Add(mgr ctrl.Manager, b *binding.Cache) error {
 	options := reconciler.Options[reconcile.Request](1)
-	options.SkipNameValidation = new(true) // several managers may live in one process: the tests'
+	// Tests run several managers in one process.
+	options.SkipNameValidation = new(true)
 	err := ctrl.NewControllerManagedBy(mgr).Named("rebalance").
 		For(&appsv1alpha1.WorkloadRebalancer{}).
 		WithOptions(options).
@@ -52,8 +54,8 @@ func Add(mgr ctrl.Manager, b *binding.Cache) error {
 	return nil
 }
 
-// Reconcile asks for a new placement of each workload that was not asked for yet, writes what
-// became of it, and deletes the WorkloadRebalancer when its time is over.
+// Reconcile requests a new decision for each workload for which that was not done yet, writes
+// the results, and deletes the WorkloadRebalancer when its time to live is over.
 func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl.Result, error) {
 	w := &appsv1alpha1.WorkloadRebalancer{}
 	if err := c.client.Get(ctx, key.NamespacedName, w); err != nil {
@@ -72,7 +74,7 @@ func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl
 	for _, o := range w.Spec.Workloads {
 		observed, err := c.rebalance(ctx, w, o)
 		if apierrors.IsConflict(err) {
-			return ctrl.Result{RequeueAfter: bindingsLook}, nil // the cache is behind
+			return ctrl.Result{RequeueAfter: bindingsLook}, nil // the cache is stale
 		}
 		if err != nil {
 			return ctrl.Result{}, err
@@ -84,10 +86,10 @@ func (c *controller) Reconcile(ctx context.Context, key reconcile.Request) (ctrl
 	if err := c.client.Status().Patch(ctx, updated, client.MergeFrom(w)); err != nil {
 		return ctrl.Result{}, fmt.Errorf("write status of WorkloadRebalancer %s: %w", w.Name, client.IgnoreNotFound(err))
 	}
-	return ctrl.Result{}, nil // its event brings us back
+	return ctrl.Result{}, nil // the event of this write continues
 }
 
-// rebalance asks for a new placement of one object, unless this WorkloadRebalancer did already.
+// rebalance requests a new decision for one object, unless this WorkloadRebalancer already did.
 func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer, o appsv1alpha1.ObjectReference) (appsv1alpha1.ObservedWorkload, error) {
 	i := slices.IndexFunc(w.Status.ObservedWorkloads, func(was appsv1alpha1.ObservedWorkload) bool { return was.Workload == o })
 	if i >= 0 && w.Status.ObservedWorkloads[i].Result == appsv1alpha1.RebalanceSuccessful {
@@ -109,7 +111,8 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 		asked := b.DeepCopy()
 		asked.Spec.RescheduleTriggeredAt = at
 		metav1.SetMetaDataAnnotation(&asked.ObjectMeta, workv1alpha2.RebalancedByAnnotation, askedBy(w))
-		// The lock sees to it that two that were created in one second do not ask with the same time.
+		// The lock prevents two WorkloadRebalancers that were created in the same second from
+		// requesting with the same time.
 		patch := client.MergeFromWithOptions(binding.Object(b), client.MergeFromWithOptimisticLock{})
 		err := c.client.Patch(ctx, binding.Object(asked), patch)
 		if apierrors.IsNotFound(err) {
@@ -121,13 +124,16 @@ func (c *controller) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 	return appsv1alpha1.ObservedWorkload{Workload: o, Result: appsv1alpha1.RebalanceSuccessful}, nil
 }
 
-// askedBy names a WorkloadRebalancer on the bindings that it asks for.
+// askedBy returns the value that names a WorkloadRebalancer on the bindings for which it
+// requested a decision.
 func askedBy(w *appsv1alpha1.WorkloadRebalancer) string {
 	return w.CreationTimestamp.UTC().Format(time.RFC3339) + "/" + string(w.UID)
 }
 
-// due returns the time with which a WorkloadRebalancer asks for a new placement: its own, or the next second that the binding does not have
-// yet. It returns nil if the WorkloadRebalancer has asked already, or if one that was created later has: that decision is new enough for both.
+// due returns the time with which a WorkloadRebalancer requests a new decision: its creation
+// time, or the first later second that the binding does not have yet. It returns nil if the
+// WorkloadRebalancer has already requested one, or if one that was created later has: that
+// decision is new enough for both.
 func due(b *workv1alpha2.ResourceBinding, w *appsv1alpha1.WorkloadRebalancer) *metav1.Time {
 	own := w.CreationTimestamp.DeepCopy()
 	at, by := b.Spec.RescheduleTriggeredAt, b.Annotations[workv1alpha2.RebalancedByAnnotation]
@@ -149,8 +155,8 @@ func due(b *workv1alpha2.ResourceBinding, w *appsv1alpha1.WorkloadRebalancer) *m
 	return new(metav1.NewTime(at.Add(time.Second)))
 }
 
-// placed is true when a policy places what a binding is of: it is not merely where those are that
-// refer to it, and its policy was not gone when it was last decided on.
+// placed reports whether a policy places the template of a binding. That is not so if the
+// template is only placed as a dependency, or if its policy was gone at the last decision.
 func placed(b *workv1alpha2.ResourceBinding) bool {
 	if b.Spec.PlacementHash == "" && len(b.Spec.RequiredBy) > 0 {
 		return false
@@ -159,7 +165,7 @@ func placed(b *workv1alpha2.ResourceBinding) bool {
 	return scheduled == nil || scheduled.Reason != workv1alpha2.ReasonPolicyGone
 }
 
-// expire deletes a finished WorkloadRebalancer when its time is over.
+// expire deletes a finished WorkloadRebalancer when its time to live is over.
 func (c *controller) expire(ctx context.Context, w *appsv1alpha1.WorkloadRebalancer) (ctrl.Result, error) {
 	if w.Spec.TTLSecondsAfterFinished == nil {
 		return ctrl.Result{}, nil

@@ -2,14 +2,15 @@ package reconciler
 
 import "sync"
 
-// Attempt is something that a process does once after its start. The zero value is one that has not ended.
+// Attempt signals the end of something that a process does once after its start. In the zero
+// value it has not ended.
 type Attempt struct {
 	mu    sync.Mutex
 	ended chan struct{}
 	over  bool
 }
 
-// End says that the attempt has ended, whether or not it succeeded. Further calls do nothing.
+// End signals that the attempt has ended, successful or not. Later calls do nothing.
 func (a *Attempt) End() {
 	ended := a.channel()
 	a.mu.Lock()

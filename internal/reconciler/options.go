@@ -2,10 +2,11 @@ package reconciler
 
 import "sigs.k8s.io/controller-runtime/pkg/controller"
 
-// Options are what every controller is made with: so many workers, and a queue without priorities.
-// The queue with priorities that controller-runtime v0.24 takes by default can deadlock while it is shut down
-// (https://github.com/kubernetes-sigs/controller-runtime/issues/3538): it hands a key to a worker that has left, holding the lock
-// that the others need to end, so that the manager never ends.
+// Options returns the common options of all controllers: the number of workers, and a queue
+// without priorities. The priority queue, which controller-runtime v0.24 uses by default, can
+// deadlock during shutdown (https://github.com/kubernetes-sigs/controller-runtime/issues/3538).
+// It hands a key to a worker that has ended, and holds the lock that the other workers need to
+// end. Then the manager never ends.
 func Options[K comparable](workers int) controller.TypedOptions[K] {
 	return controller.TypedOptions[K]{MaxConcurrentReconciles: workers, UsePriorityQueue: new(false)}
 }

@@ -1,6 +1,6 @@
-// Package reconciler is the one loop that every controller of Orrery runs: a kind is
-// brought to its desired state by a list of steps, each step owns one condition, and
-// the object's status is written once, and only when it changed.
+// Package reconciler has the loop that every controller of Orrery uses. A list of steps brings
+// an object to its desired state, and each step sets one condition. The loop writes the
+// object's status once, and only if it changed.
 package reconciler
 
 import (
@@ -20,42 +20,43 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// Object is a kind that a loop can reconcile.
+// Object is an object that a loop can reconcile.
 type Object interface{ client.Object }
 
-// Loop reconciles one kind of object. T is the pointer to its Go type.
+// Loop reconciles objects of one kind. T is a pointer to its Go type.
 type Loop[T Object] struct {
 	// Client reads and writes the objects.
 	Client client.Client
-	// Ready is the type of the condition that sums up the others. The default is "Ready".
+	// Ready is the type of the condition that summarizes the others; "": Ready.
 	Ready string
-	// Finalizer is held by every object until Finalize succeeds. Empty: there is none.
+	// Finalizer is added to every object and removed when Finalize succeeds; "": none.
 	Finalizer string
-	// Finalize undoes what the steps did, for an object that is being deleted. While it
-	// returns an error the finalizer stays, and Ready says why.
+	// Finalize undoes the work of the steps for an object that is being deleted. While it
+	// returns an error, the finalizer stays and the condition Ready has the reason.
 	Finalize func(ctx context.Context, o T) error
-	// Steps run in order. A step that does not succeed stops the ones after it.
+	// Steps run in order. After a step without success, the following steps do not run.
 	Steps []Step[T]
-	// Conditions is where an object keeps its conditions.
+	// Conditions returns the list of an object's conditions.
 	Conditions func(o T) *[]metav1.Condition
 }
 
-// Step brings an object one condition closer to ready.
+// Step is a part of the work on an object.
 type Step[T Object] struct {
-	// Condition is the type of the condition that this step owns.
+	// Condition is the type of the condition that the step sets.
 	Condition string
-	// Run does the work. It may change the object's status, but does not write it. Its
-	// error is the condition: see Stalled, Waiting, Unknown and Done.
+	// Run does the work. It may change the object's status but does not write it. Its error
+	// determines the condition: see Stalled, Waiting, Unknown and Done.
 	Run func(ctx context.Context, o T) error
-	// Warnings are types of further conditions that Run sets, and that are not summed up.
+	// Warnings are types of further conditions that Run sets. The summary ignores them.
 	Warnings []string
-	// NonBlocking lets the following steps run while this condition is not True.
+	// NonBlocking: the following steps run although the condition is not True.
 	NonBlocking bool
-	// Applies says whether the step concerns an object; one that it does not has no such conditions. Unset: it does.
+	// Applies reports whether the step is for the object. If not, its conditions are removed.
+	// nil: the step is for all objects.
 	Applies func(o T) bool
 }
 
-// New returns a new object of a kind.
+// New returns a new, empty object.
 func New[T Object]() T {
 	var zero T
 	o, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeOf(zero).Elem()))
@@ -70,14 +71,14 @@ func (l *Loop[T]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	}
 	result, err := l.reconcile(ctx, o)
 	if apierrors.IsConflict(err) {
-		// The object was read from a cache that is behind. The newer one is an event away,
-		// which makes this neither an error of the object nor worth a log line.
+		// The object was read from a stale cache. An event with the newer version follows, so
+		// this is neither an error nor worth a log line.
 		return ctrl.Result{RequeueAfter: conflictDelay}, nil
 	}
 	return result, err
 }
 
-// conflictDelay is how long a cache that is behind is given to catch up.
+// conflictDelay is the time for a stale cache to catch up.
 const conflictDelay = 50 * time.Millisecond
 
 func (l *Loop[T]) reconcile(ctx context.Context, o T) (ctrl.Result, error) {
@@ -98,13 +99,13 @@ func (l *Loop[T]) reconcile(ctx context.Context, o T) (ctrl.Result, error) {
 	return result, errors.Join(err, l.writeStatus(ctx, before, o))
 }
 
-// run runs the steps and sums them up in the Ready condition.
+// run runs the steps and summarizes them in the condition Ready.
 func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 	var (
 		result ctrl.Result
 		failed error
-		stop   *outcome // of the step after which no other runs
-		at     string   // and its condition
+		stop   *outcome // outcome after which no step runs
+		at     string   // condition of the step with that outcome
 	)
 	for _, s := range l.Steps {
 		if s.Applies != nil && !s.Applies(o) {
@@ -138,8 +139,8 @@ func (l *Loop[T]) run(ctx context.Context, o T) (ctrl.Result, error) {
 	return result, nil
 }
 
-// block marks a step that did not run because the step that owns condition at did not
-// succeed. An outcome may let it keep what it said before.
+// block sets the condition of a step that did not run, because condition at is not True. If
+// keep is true, the step keeps its condition.
 func (l *Loop[T]) block(ctx context.Context, o T, condition, at string, keep bool) {
 	if keep && meta.FindStatusCondition(*l.Conditions(o), condition) != nil {
 		return
@@ -150,7 +151,7 @@ func (l *Loop[T]) block(ctx context.Context, o T, condition, at string, keep boo
 	})
 }
 
-// summary says what the first condition says that is not True.
+// summary returns the condition Ready: a copy of the first condition that is not True, or True.
 func (l *Loop[T]) summary(o T) metav1.Condition {
 	for _, s := range l.Steps {
 		if c := meta.FindStatusCondition(*l.Conditions(o), s.Condition); c != nil && c.Status != metav1.ConditionTrue {
@@ -177,8 +178,8 @@ func (l *Loop[T]) set(ctx context.Context, o T, c metav1.Condition) {
 	SetCondition(conditions, c, o.GetGeneration())
 }
 
-// SetCondition sets a condition for a generation of its object and says whether that
-// changed anything. The transition time moves only with the status.
+// SetCondition sets a condition for a generation of its object, and reports whether that
+// changed the list. The transition time changes only with the status.
 func SetCondition(conds *[]metav1.Condition, c metav1.Condition, generation int64) (changed bool) {
 	c.ObservedGeneration = generation
 	return meta.SetStatusCondition(conds, c)
@@ -204,8 +205,8 @@ func (l *Loop[T]) finalize(ctx context.Context, o T) (ctrl.Result, error) {
 	return ctrl.Result{RequeueAfter: v.after}, errors.Join(v.retry, l.writeStatus(ctx, before, o))
 }
 
-// patchFinalizers patches the list of finalizers, which a JSON merge patch replaces as a
-// whole: the lock keeps the patch from dropping what someone else added meanwhile.
+// patchFinalizers patches the list of finalizers. A JSON merge patch replaces the whole list:
+// the optimistic lock prevents that it drops a finalizer which another client added.
 func (l *Loop[T]) patchFinalizers(ctx context.Context, o T, change func(client.Object, string) bool) error {
 	patched, _ := o.DeepCopyObject().(T)
 	change(patched, l.Finalizer)
@@ -218,8 +219,8 @@ func (l *Loop[T]) patchFinalizers(ctx context.Context, o T, change func(client.O
 	return nil
 }
 
-// writeStatus patches the status if it changed. The lock keeps what was computed from a
-// cache that is behind from overwriting newer conditions.
+// writeStatus patches the status if it changed. The optimistic lock prevents that conditions
+// computed from a stale cache overwrite newer ones.
 func (l *Loop[T]) writeStatus(ctx context.Context, before any, o T) error {
 	old, _ := before.(client.Object)
 	diff, err := client.MergeFrom(old).Data(o)

@@ -290,7 +290,8 @@ func (db *database) deleteRevisions(ctx context.Context, template types.UID, num
 const chunk = 1000
 
 // prune deletes up to chunk of the oldest decisions: those from before the given time, and those
-// beyond so many bytes of younger ones. more is true if there may be more to delete.
+// that exceed the given bytes when newer decisions are counted first. more is true if there may
+// be more to delete.
 func (db *database) prune(ctx context.Context, before time.Time, bytes int64) (more bool, err error) {
 	err = db.Transact(ctx, func(tx *sql.Tx) error {
 		res, err := tx.ExecContext(ctx, `DELETE FROM decision WHERE id IN (SELECT id FROM decision ORDER BY id LIMIT ?)

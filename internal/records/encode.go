@@ -392,8 +392,8 @@ func (d *decoder) targets() (ts []Target, set clusterSet) {
 	return ts, set
 }
 
-// deflaters is a pool of compressors: creating one takes a hundred times the memory of what it
-// compresses.
+// deflaters is a pool of compressors. Creating a compressor takes a hundred times the memory of
+// the content that it compresses.
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.DefaultCompression)
 	if err != nil {

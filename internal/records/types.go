@@ -33,7 +33,7 @@ type Template struct {
 	Generation                        int64
 }
 
-// Decision is where a template is placed, and why. Times have a precision of a millisecond.
+// Decision records where a template is placed, and why. Times have a precision of a millisecond.
 type Decision struct {
 	Binding         types.UID
 	Template        Template
@@ -70,13 +70,13 @@ type Revision struct {
 	Template types.UID
 	Number   int64
 	Hash     string // of the pod template
-	Content  []byte // JSON of what the revision holds
+	Content  []byte // the stored state as JSON
 	Cause    string
 	Created  time.Time
 }
 
-// Recorder stores decisions and results. Its methods neither block nor fail: what cannot be stored
-// is lost, and counted. Readers see it after a moment.
+// Recorder stores decisions and results. Its methods neither block nor fail: records that cannot
+// be stored are lost, and dropped decisions are counted. Readers see a record after a moment.
 type Recorder interface {
 	// Decided stores a decision if its outcome or a verdict differs from the last stored decision
 	// on the template. Neither side may change the decision afterwards.

@@ -7,21 +7,21 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Trim makes an object of the hub a template: it drops what the hub's API server
-// allocated, and then the managedFields, which are the only witness of it. It changes
-// the object; it is meant for the transform of a cache.
+// Trim makes an object of the hub a template: it removes what the hub's API server allocated,
+// and then the managedFields, which alone show what was allocated. It changes the object. A
+// cache uses it as its transform.
 func Trim(o *unstructured.Unstructured) {
 	dropAllocated(o, o)
 	o.SetManagedFields(nil)
 }
 
-// dropAllocated drops from a Service the node ports and address families that the hub's
-// API server allocated, and keeps those that somebody asked for. Both look the same in
-// the spec, but only the latter have an owner in managedFields, for the API server
-// allocates after it noted who set what. Without managedFields everything is kept: a
-// port that collides in a cluster is refused there with a clear message, while one that
-// was asked for and lost would not be noticed. The node ports of a Service of type NodePort
-// are what it is for: they are kept, so that it is to be found at the same ports everywhere.
+// dropAllocated removes from a Service the node ports and address families that the hub's API
+// server allocated, and keeps those that a client requested. Both look the same in the spec,
+// but only requested ones have an owner in managedFields, as the API server allocates after it
+// has recorded who set what. Without managedFields everything is kept: a cluster refuses a port
+// that collides with a clear message, while the loss of a requested port would go unnoticed.
+// The node ports of a Service of type NodePort are kept, so that the Service has the same ports
+// in every cluster. witness is the object with the managedFields.
 func dropAllocated(o, witness *unstructured.Unstructured) {
 	if o.GetKind() != "Service" || o.GetAPIVersion() != "v1" {
 		return
@@ -52,7 +52,7 @@ func dropAllocated(o, witness *unstructured.Unstructured) {
 	}
 }
 
-// ownedFields returns the fields of each manager; nil when no manager is known.
+// ownedFields returns the fields of each manager; nil if there are no managedFields.
 func ownedFields(o *unstructured.Unstructured) []map[string]any {
 	var owned []map[string]any
 	for _, entry := range o.GetManagedFields() {
@@ -65,7 +65,7 @@ func ownedFields(o *unstructured.Unstructured) []map[string]any {
 	return owned
 }
 
-// owns says whether any manager owns the field.
+// owns reports whether any manager owns the field.
 func owns(owned []map[string]any, path ...string) bool {
 	for _, fields := range owned {
 		if _, found, err := unstructured.NestedFieldNoCopy(fields, path...); found && err == nil {

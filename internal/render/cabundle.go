@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// stripWebhooks drops from the webhooks of a configuration the CA bundles that hold no certificate.
+// stripWebhooks removes CA bundles without a certificate from the webhooks of a configuration.
 func stripWebhooks(o *unstructured.Unstructured) {
 	webhooks, _ := o.Object["webhooks"].([]any)
 	for _, w := range webhooks {
@@ -17,8 +17,9 @@ func stripWebhooks(o *unstructured.Unstructured) {
 	}
 }
 
-// stripCABundle drops the CA bundle of the object at a path if it holds no certificate, such as the line feed that generators write
-// (Cg==). Such a bundle is a placeholder, for an injector in the cluster to replace: the field is the cluster's own.
+// stripCABundle removes the CA bundle of the object at a path if it contains no certificate,
+// such as the line feed that generators write (Cg==). Such a bundle is a placeholder that an
+// injector in the cluster replaces: the field belongs to the cluster.
 func stripCABundle(o map[string]any, path ...string) {
 	config, _ := field(o, path...).(map[string]any)
 	if text, ok := config["caBundle"].(string); ok && !holdsCertificate(text) {
@@ -26,7 +27,7 @@ func stripCABundle(o map[string]any, path ...string) {
 	}
 }
 
-// holdsCertificate reports whether a text in base64 holds a certificate in PEM.
+// holdsCertificate reports whether a text in base64 contains a certificate in PEM.
 func holdsCertificate(text string) bool {
 	rest, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {

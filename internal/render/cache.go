@@ -10,20 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// cacheBytes is how many bytes of manifests, as JSON, a Cache keeps: a few thousand of the usual
-// size. What is kept takes some times as much memory.
+// Bounds of a Cache, in bytes of manifests as JSON: a few thousand manifests of the usual size.
+// They take several times as much memory.
 const (
 	cacheBytes = 16 << 20
-	entryBytes = 512 // about what one costs beside its manifest
+	entryBytes = 512 // approximate cost of an entry beside its manifest
 )
 
-// Cache renders, and renders what is the same for several clusters once: most clusters of a
-// placement get the same manifest. It may be used by several goroutines, which share the manifests
-// and must not change them.
+// Cache renders manifests, and renders a manifest that several clusters share only once: most
+// clusters of a placement get the same manifest. It is safe for concurrent use. Callers share
+// the manifests and must not change them.
 type Cache struct {
 	mu      sync.Mutex
 	entries map[cacheKey]*list.Element // of *rendered
-	recent  *list.List                 // the one that was used last comes first
+	recent  *list.List                 // most recently used first
 	bytes   int
 	most    int
 }
@@ -33,16 +33,16 @@ func NewCache() *Cache {
 	return &Cache{entries: map[cacheKey]*list.Element{}, recent: list.New(), most: cacheBytes}
 }
 
-// cacheKey is all that a manifest depends on.
+// cacheKey is everything that a manifest depends on.
 type cacheKey struct {
 	version     string // of the template
 	binding     types.UID
-	replicas    int32 // -1: the template's
-	completions int64 // the same
+	replicas    int32 // -1: those of the template
+	completions int64 // -1: those of the template
 	rules       string
 }
 
-// rendered is the manifest of a key; who comes first renders it, and the others wait.
+// rendered is the manifest of a key. The first caller renders it, and the others wait.
 type rendered struct {
 	key      cacheKey
 	once     sync.Once
@@ -52,7 +52,8 @@ type rendered struct {
 	err      error
 }
 
-// Render is Render. version identifies what the template says; see template.Version.
+// Render is the function Render with a cache. version identifies the content of the template;
+// see template.Version.
 func (c *Cache) Render(in Input, version string) (manifest *unstructured.Unstructured, digest string, err error) {
 	key := in.key(version)
 	c.mu.Lock()
@@ -73,13 +74,14 @@ func (c *Cache) Render(in Input, version string) (manifest *unstructured.Unstruc
 	return r.manifest, r.digest, r.err
 }
 
-// grown counts a manifest that was rendered, and forgets those that were not used for longest.
+// grown adds the size of a rendered manifest, and removes the least recently used entries above
+// the limit.
 func (c *Cache) grown(e *list.Element, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, _ := e.Value.(*rendered)
 	if c.entries[r.key] != e {
-		return // it was forgotten while it was rendered
+		return // it was removed while it was rendered
 	}
 	c.bytes += size
 	for c.bytes > c.most && c.recent.Len() > 0 {
@@ -89,12 +91,14 @@ func (c *Cache) grown(e *list.Element, size int) {
 	}
 }
 
-// key is what the manifest depends on. Of the cluster that is which rules concern it.
+// key returns what the manifest depends on. The cluster counts only by the rules that concern
+// it.
 func (in *Input) key(version string) cacheKey {
 	k := cacheKey{version: version, binding: in.Binding, replicas: -1, completions: -1}
 	if in.Divided && in.Target.Replicas != nil {
 		k.replicas = *in.Target.Replicas
-		if n, err := in.completions(in.Template); err == nil && n != nil { // an error is every cluster's
+		// An error is the same for every cluster.
+		if n, err := in.completions(in.Template); err == nil && n != nil {
 			k.completions = *n
 		}
 	}

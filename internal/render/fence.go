@@ -13,17 +13,18 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// fence is what an override must leave as it is. It is read from the object before and after, and
-// not from what an override names: there are more ways to write a field than to read it.
+// fence is what an override must not change. It is read from the object before and after the
+// override, and not from the fields that the override names: there are more ways to write a
+// field than to read it.
 type fence struct {
-	holds  fields // finalizers and owners: nobody's to override
+	holds  fields // finalizers and owners, which no override may change
 	rights fields // what only a ClusterOverridePolicy may change
 }
 
-// fields are values, as JSON, by where they are in an object.
+// fields holds values, as JSON, by their paths in an object.
 type fields map[string]string
 
-// fenced reads what an override of a policy must leave as it is.
+// fenced reads from an object what an override of policy p must not change.
 func fenced(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) fence {
 	f := fence{holds: fields{}, rights: fields{}}
 	f.holds.read("", "", o.Object, func(parent, key string) bool {
@@ -33,7 +34,7 @@ func fenced(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) fenc
 		return f
 	}
 	switch o.GroupVersionKind().GroupKind().String() {
-	case "ConfigMap", "Secret": // the keys of their data mean nothing to Kubernetes
+	case "ConfigMap", "Secret": // Kubernetes gives the keys of their data no meaning
 		return f
 	}
 	held := podRight
@@ -44,7 +45,7 @@ func fenced(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) fenc
 	return f
 }
 
-// check refuses an object whose fenced fields are not what they were.
+// check returns an error if a fenced field has changed.
 func (f fence) check(o *unstructured.Unstructured, p *policyv1alpha1.OverridePolicy) error {
 	now := fenced(o, p)
 	if path := f.holds.change(now.holds); path != "" {
@@ -62,7 +63,8 @@ func (f fence) check(o *unstructured.Unstructured, p *policyv1alpha1.OverridePol
 	}
 }
 
-// read takes in every field that is held, at any depth: each kind has its pods elsewhere.
+// read adds every field for which held is true, at any depth, as each kind has its pods
+// elsewhere.
 func (f fields) read(path, parent string, v any, held func(parent, key string) bool) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -77,7 +79,7 @@ func (f fields) read(path, parent string, v any, held func(parent, key string) b
 			if held(parent, key) {
 				raw, err := json.Marshal(value)
 				if err != nil {
-					raw = fmt.Append(nil, value) // a template may hold what JSON cannot
+					raw = fmt.Append(nil, value) // a template may have values that JSON cannot express
 				}
 				f[at] = string(raw)
 				continue
@@ -92,8 +94,8 @@ func (f fields) read(path, parent string, v any, held func(parent, key string) b
 	}
 }
 
-// positions says where the elements of a list are: by name where each has its own, so that an
-// element may be put before others, and else by number.
+// positions returns the path suffixes of the elements of a list: by name if each has a unique
+// one, so that an element may be inserted before others, and else by index.
 func positions(list []any) []string {
 	named, numbered := make([]string, len(list)), make([]string, len(list))
 	seen := map[string]bool{}
@@ -111,7 +113,7 @@ func positions(list []any) []string {
 	return named
 }
 
-// change is where two differ first; empty when they do not.
+// change returns the first path in which the fields differ; "" if they are equal.
 func (f fields) change(now fields) string {
 	paths := slices.Concat(slices.Collect(maps.Keys(f)), slices.Collect(maps.Keys(now)))
 	slices.Sort(paths)
@@ -124,14 +126,14 @@ func (f fields) change(now fields) string {
 	return ""
 }
 
-// grantsRights is true of objects that say who may do what in a cluster.
+// grantsRights reports whether an object says who may do what in a cluster.
 func grantsRights(o *unstructured.Unstructured) bool {
 	group := o.GroupVersionKind().Group
 	return group == "rbac.authorization.k8s.io" || group == "admissionregistration.k8s.io"
 }
 
-// podRight is true of the fields of a pod that Pod Security Standards speak of, and of those that
-// say as whom it talks to the API server. Custom kinds call their security contexts
+// podRight reports whether a field of a pod is subject to the Pod Security Standards, or says
+// as whom the pod calls the API server. Custom kinds name their security contexts
 // podSecurityContext and the like.
 func podRight(parent, key string) bool {
 	switch key {
@@ -140,7 +142,8 @@ func podRight(parent, key string) bool {
 		"serviceAccountName", "serviceAccount", "automountServiceAccountToken":
 		return true
 	case "host":
-		return parent == "httpGet" || parent == "tcpSocket" // of a probe: the node asks it for the pod
+		// The host of a probe: the node sends requests to it for the pod.
+		return parent == "httpGet" || parent == "tcpSocket"
 	}
 	return strings.HasSuffix(strings.ToLower(key), "securitycontext") ||
 		strings.HasPrefix(key, "container.apparmor.security.beta.kubernetes.io/") ||

@@ -12,11 +12,11 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 )
 
-// image is the parts of [registry/]repository[:tag][@digest].
+// image has the parts of [registry/]repository[:tag][@digest].
 type image struct{ registry, repository, tag, digest string }
 
-// parseImage takes an image apart. The first component is a registry when it looks like
-// a host: it has a dot or a port, or is localhost.
+// parseImage splits an image. The first component is a registry if it looks like a host: it has
+// a dot or a port, or is localhost.
 func parseImage(s string) image {
 	var i image
 	rest, digest, _ := strings.Cut(s, "@")
@@ -45,11 +45,11 @@ func (i image) String() string {
 	return s
 }
 
-// digestPattern is a digest: an algorithm and hexadecimal digits.
+// digestPattern matches a digest: an algorithm and hexadecimal digits.
 var digestPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}$`)
 
-// change applies an overrider to its component. Tag is the tag and the digest together: a digest belongs to one content, so no other tag
-// goes with it.
+// change applies an overrider to its component. The component Tag is the tag together with the
+// digest: a digest stands for one content, so it fits no other tag.
 func (i image) change(c *policyv1alpha1.ImageOverrider) (image, error) {
 	var part *string
 	switch c.Component {
@@ -85,7 +85,8 @@ func unknownOperator(operator policyv1alpha1.OverriderOperator) error {
 	return fmt.Errorf("operator: %q is none of add, remove and replace", operator)
 }
 
-// overrideImage changes the image at the predicate's path, or those of all containers.
+// overrideImage changes the image at the path of the predicate, or without a predicate the
+// images of all containers.
 func overrideImage(o *unstructured.Unstructured, c *policyv1alpha1.ImageOverrider) error {
 	if c.Predicate != nil {
 		return changeText(o.Object, c.Predicate.Path, func(s string) (string, error) {
@@ -111,8 +112,8 @@ func overrideImage(o *unstructured.Unstructured, c *policyv1alpha1.ImageOverride
 	return nil
 }
 
-// containers returns the containers and init containers of a Pod or of a pod template;
-// they are not copies.
+// containers returns the containers and init containers of a Pod or of a pod template. They are
+// not copied.
 func containers(o *unstructured.Unstructured) []map[string]any {
 	var all []map[string]any
 	spec := interpreter.PodSpec(o)

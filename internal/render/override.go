@@ -11,8 +11,8 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// override applies the rules of a policy that are for the cluster. The object may be
-// changed; the result may be another.
+// override applies the rules of a policy that concern the cluster. It may change the object,
+// and may return another one.
 func override(o *unstructured.Unstructured, v *Override, cluster *clusterv1alpha1.Cluster) (*unstructured.Unstructured, error) {
 	if v.err != nil {
 		return nil, v.err
@@ -39,7 +39,7 @@ func override(o *unstructured.Unstructured, v *Override, cluster *clusterv1alpha
 	return o, nil
 }
 
-// title names a policy in errors.
+// title returns the name of a policy for errors.
 func title(policy *policyv1alpha1.OverridePolicy) string {
 	if policy.Namespace == "" {
 		return "ClusterOverridePolicy " + policy.Name
@@ -47,7 +47,7 @@ func title(policy *policyv1alpha1.OverridePolicy) string {
 	return "OverridePolicy " + policy.Namespace + "/" + policy.Name
 }
 
-// applyOverriders applies the changes in the order of the fields.
+// applyOverriders applies the changes in the order of the fields of Overriders.
 func applyOverriders(o *unstructured.Unstructured, c *policyv1alpha1.Overriders) (*unstructured.Unstructured, error) {
 	done := func(field string, i int, err error) error {
 		if err == nil {
@@ -94,8 +94,8 @@ func applyOverriders(o *unstructured.Unstructured, c *policyv1alpha1.Overriders)
 	return overridePlaintext(o, c.Plaintext)
 }
 
-// guard refuses a manifest whose identity, status or marks an override touched: it would
-// be another object, or one that we no longer know to be ours.
+// guard returns an error if an override changed the identity, the status or the marks of a
+// manifest: it would become another object, or one that the hub no longer recognizes.
 func guard(o *unstructured.Unstructured, before [4]string) error {
 	if identity(o) != before {
 		return errors.New("an override cannot change apiVersion, kind, metadata.name or metadata.namespace")

@@ -25,8 +25,8 @@ type operation struct {
 	Value *apiextensionsv1.JSON            `json:"value,omitempty"`
 }
 
-// patchOptions hold to the letter of the RFC: what is to be removed or replaced must be
-// there, and so must the parent of what is added.
+// patchOptions follow the RFC strictly: a value that is removed or replaced must exist, and so
+// must the parent of a value that is added.
 func patchOptions() *jsonpatch.ApplyOptions {
 	options := jsonpatch.NewApplyOptions()
 	options.SupportNegativeIndices = false
@@ -61,7 +61,7 @@ func patch(document []byte, op operation) ([]byte, error) {
 	return patched, nil
 }
 
-// overridePlaintext changes any fields by JSON patch.
+// overridePlaintext changes any fields by JSON patch, and returns a new object.
 func overridePlaintext(o *unstructured.Unstructured, changes []policyv1alpha1.PlaintextOverrider) (*unstructured.Unstructured, error) {
 	document, err := json.Marshal(o.Object)
 	if err != nil {
@@ -79,8 +79,8 @@ func overridePlaintext(o *unstructured.Unstructured, changes []policyv1alpha1.Pl
 	return patched, nil
 }
 
-// overrideDocument changes a JSON or YAML document that stands as text in a field. A
-// YAML document is written anew: its keys sorted, without comments.
+// overrideDocument changes a JSON or YAML document that a field contains as text. A YAML
+// document is written again with sorted keys and without comments.
 func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverrider) error {
 	return changeText(o.Object, c.FieldPath, func(text string) (string, error) {
 		if len(c.JSON) > 0 {
@@ -100,7 +100,8 @@ func overrideDocument(o *unstructured.Unstructured, c *policyv1alpha1.FieldOverr
 	})
 }
 
-// toYAML writes a document as YAML, in which what is nested deeply takes far more room than as JSON.
+// toYAML returns a document as YAML, in which deeply nested values take far more bytes than in
+// JSON.
 func toYAML(document []byte) (string, error) {
 	const indent = 2
 	var value any
@@ -127,8 +128,8 @@ func patchAll(document []byte, language string, changes []policyv1alpha1.FieldPa
 	return document, nil
 }
 
-// oneDocument reads the one document of a YAML text as JSON. Of several all but the first
-// would be lost, so they are refused.
+// oneDocument returns the only document of a YAML text as JSON. It refuses several documents,
+// as all but the first would be lost.
 func oneDocument(text string) ([]byte, error) {
 	var document []byte
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewBufferString(text)))

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// changeText changes the string that a JSON pointer (RFC 6901) leads to.
+// changeText changes the string at a JSON pointer (RFC 6901).
 func changeText(root map[string]any, pointer string, change func(string) (string, error)) error {
 	parts := strings.Split(pointer, "/")
 	if parts[0] != "" || len(parts) < 2 {
@@ -47,7 +47,7 @@ func changeText(root map[string]any, pointer string, change func(string) (string
 	return nil
 }
 
-// unescape undoes the two escapes of a JSON pointer; ~01 is ~1, not /.
+// unescape decodes the two escapes of a JSON pointer; ~01 is ~1, not /.
 func unescape(part string) string {
 	return strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
 }

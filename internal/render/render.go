@@ -1,6 +1,6 @@
-// Package render says what a cluster should have: template, placement and overrides in,
-// manifest out. It is pure, so applying, previewing and explaining are the same function
-// called by different people, and nobody needs to store its result.
+// Package render computes what a cluster should have, from template, placement and overrides.
+// It is pure, so that applying, previewing and explaining share one function, and its results
+// need not be stored.
 package render
 
 import (
@@ -20,36 +20,37 @@ import (
 	"orrery.dev/orrery/internal/interpreter"
 )
 
-// Input is everything that a manifest depends on. None of it is changed.
+// Input is everything that a manifest depends on. Render does not change it.
 type Input struct {
 	// Template is the object on the hub.
 	Template *unstructured.Unstructured
-	// Cluster is where the manifest goes.
+	// Cluster is the cluster that gets the manifest.
 	Cluster *clusterv1alpha1.Cluster
-	// Target is the cluster's share of the placement.
+	// Target is the share of the placement that the cluster gets.
 	Target workv1alpha2.TargetCluster
-	// Divided: the manifest asks for the replicas of Target, not for the template's. Shares are
-	// those of all clusters of the placement then.
+	// Divided is true if the manifest has the replicas of Target instead of those of the template.
+	// Shares are then the shares of all clusters of the placement.
 	Divided bool
 	Shares  []workv1alpha2.TargetCluster
 	// Binding is the UID of the binding that places the template.
 	Binding types.UID
-	// Overrides are those that select the template, in order; see Overrides.Of.
+	// Overrides are the policies that select the template, in order; see Overrides.Of.
 	Overrides []*Override
-	// Completions of a Job that fell to the cluster as it began; nil: those of its share.
+	// Completions are those of a Job that the cluster got when the Job began there; nil: those of
+	// its share.
 	Completions *int64
 }
 
-// Render makes the manifest of a template in one cluster, and its digest: two manifests
-// with the same digest are the same. It takes the template, drops what belongs to the
-// hub, sets the replicas, applies the overrides and adds the marks. An error names the
-// override that does not fit the template.
+// Render returns the manifest of a template for one cluster, and its digest: manifests with the
+// same digest are equal. It copies the template, removes what belongs to the hub, sets the
+// replicas, applies the overrides and adds the marks. If an override does not fit the template,
+// the error names the override.
 func Render(in Input) (manifest *unstructured.Unstructured, digest string, err error) {
 	manifest, digest, _, err = render(in)
 	return manifest, digest, err
 }
 
-// render is Render, and says how many bytes the manifest has as JSON.
+// render is Render. It also returns the size of the manifest as JSON, in bytes.
 func render(in Input) (manifest *unstructured.Unstructured, digest string, size int, err error) {
 	o, err := strip(in.Template)
 	if err != nil {
@@ -73,7 +74,7 @@ func render(in Input) (manifest *unstructured.Unstructured, digest string, size 
 	return o, digest, size, nil
 }
 
-// divide has a manifest ask for the target's share.
+// divide sets the replicas and completions of a manifest to the share of the target.
 func (in *Input) divide(o *unstructured.Unstructured) error {
 	if !in.Divided || in.Target.Replicas == nil {
 		return nil
@@ -88,8 +89,9 @@ func (in *Input) divide(o *unstructured.Unstructured) error {
 	return interpreter.SetCompletions(o, *completions)
 }
 
-// completions are what falls to the cluster of the completions of a Job: what fell to it as it began, whatever the shares are by now.
-// nil: there are none to share out.
+// completions returns the completions of a Job for the cluster: those that it got when the Job
+// began there, even if the shares have changed since. It returns nil if there are no
+// completions to divide.
 func (in *Input) completions(o *unstructured.Unstructured) (*int64, error) {
 	share, err := interpreter.Completions(o, in.Shares, in.Target.Name)
 	if err == nil && share != nil && in.Completions != nil {
@@ -98,8 +100,9 @@ func (in *Input) completions(o *unstructured.Unstructured) (*int64, error) {
 	return share, err
 }
 
-// mark puts our marks on a manifest and returns its digest, which covers all of it but
-// the annotation that holds it, and replicas that are the cluster's own, and how many bytes it covers.
+// mark adds our marks to a manifest. It returns the digest, which covers everything except the
+// annotation of the digest and replicas that belong to the cluster, and the number of bytes
+// that it covers.
 func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size int, err error) {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if labels == nil {
@@ -127,11 +130,12 @@ func mark(o *unstructured.Unstructured, binding types.UID) (digest string, size 
 	return digest, len(canonical), nil
 }
 
-// digestLength in characters of five bits: 100 bits, which nobody finds a collision of by
-// accident.
+// digestLength is the number of characters of five bits: 100 bits, so that no collision happens
+// by accident.
 const digestLength = 20
 
-// WithoutReplicas returns a manifest without its number of replicas. It shares the rest with it.
+// WithoutReplicas returns a manifest without its number of replicas. It shares all other values
+// with o.
 func WithoutReplicas(o *unstructured.Unstructured) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: maps.Clone(o.Object)}
 	path := interpreter.ReplicasField(o)
@@ -151,12 +155,12 @@ func WithoutReplicas(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return out
 }
 
-// identity is what an override must leave as it is.
+// identity returns what no override may change.
 func identity(o *unstructured.Unstructured) [4]string {
 	return [4]string{o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName()}
 }
 
-// copyOf returns a copy that may be changed.
+// copyOf returns a deep copy.
 func copyOf(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.Object)}
 }

@@ -16,25 +16,25 @@ import (
 	"orrery.dev/orrery/internal/policy"
 )
 
-// Override is an override policy whose selectors were read once, to be compared with many
-// templates and clusters. It does not change and may be shared.
+// Override is an override policy with parsed selectors, to be compared with many templates and
+// clusters. It is immutable and may be shared.
 type Override struct {
 	Policy *policyv1alpha1.OverridePolicy
 
-	labels []labels.Selector // of each resource selector; nil: any, or one that cannot be read
+	labels []labels.Selector // of each resource selector; nil: matches all, or is invalid
 	rules  []rule
-	err    error // what cannot be read
+	err    error // why the policy is invalid; nil: it is valid
 }
 
 // rule is one rule of a policy.
 type rule struct {
 	path     string           // of its field
-	clusters *policy.Affinity // nil: it cannot be read
+	clusters *policy.Affinity // nil: invalid
 	changes  *policyv1alpha1.Overriders
 }
 
-// Compile reads an override policy. What cannot be read is refused by Render: an object that may not
-// leave without its override must not leave.
+// Compile parses an override policy. Render refuses templates that an invalid policy selects,
+// as an object must not be applied without its overrides.
 func Compile(p *policyv1alpha1.OverridePolicy) *Override {
 	v := &Override{Policy: p}
 	for i, s := range p.Spec.ResourceSelectors {
@@ -62,11 +62,11 @@ func Compile(p *policyv1alpha1.OverridePolicy) *Override {
 	return v
 }
 
-// Selects says whether the policy selects a template in its scope. A selector of the template's
-// kind whose labels cannot be read does.
+// Selects reports whether the policy selects a template in its scope. A selector with an
+// invalid label selector selects all templates that its other fields match.
 func (v *Override) Selects(template *unstructured.Unstructured) bool { return v.selects(template) > 0 }
 
-// How a policy selects a template. What says more of it is applied later.
+// The ways in which a policy selects a template. A more specific one is applied later.
 const (
 	not = iota
 	everything
@@ -75,7 +75,7 @@ const (
 	byName
 )
 
-// selects says how the policy selects a template.
+// selects returns how the policy selects a template.
 func (v *Override) selects(template *unstructured.Unstructured) int {
 	p := v.Policy
 	if p.Namespace != "" && p.Namespace != template.GetNamespace() {
@@ -103,12 +103,13 @@ func (v *Override) selects(template *unstructured.Unstructured) int {
 	return most
 }
 
-// concerns says whether the i-th rule is for a cluster.
+// concerns reports whether the i-th rule is for a cluster.
 func (v *Override) concerns(i int, c *clusterv1alpha1.Cluster) bool {
 	return v.rules[i].clusters.Selects(c.Name, c.Labels, c.Spec.Provider, c.Spec.Region, c.Spec.Zones)
 }
 
-// Concerns says whether the policy has a rule for a cluster. One that cannot be read concerns all.
+// Concerns reports whether the policy has a rule for a cluster. An invalid policy concerns all
+// clusters.
 func (v *Override) Concerns(c *clusterv1alpha1.Cluster) bool {
 	if v.err != nil {
 		return true
@@ -121,18 +122,18 @@ func (v *Override) Concerns(c *clusterv1alpha1.Cluster) bool {
 	return false
 }
 
-// scope is where a resource selector looks; an empty field stands for everything.
+// scope is the range of a resource selector. An empty field stands for all values.
 type scope struct{ namespace, apiVersion, kind, name string }
 
-// Overrides finds the override policies that select a template without looking at the others. It
-// may be used by several goroutines.
+// Overrides is an index that finds the override policies of a template without reading the
+// others. It is safe for concurrent use.
 type Overrides struct {
 	mu     sync.RWMutex
 	all    map[types.NamespacedName]*Override
 	scopes map[scope][]*Override
 }
 
-// NewOverrides returns the index of some policies.
+// NewOverrides returns an index of the policies.
 func NewOverrides(policies ...*policyv1alpha1.OverridePolicy) *Overrides {
 	x := &Overrides{all: map[types.NamespacedName]*Override{}, scopes: map[scope][]*Override{}}
 	for _, p := range policies {
@@ -154,14 +155,14 @@ func (x *Overrides) Set(p *policyv1alpha1.OverridePolicy) {
 	}
 }
 
-// Get returns a policy; nil when there is none. Cluster-wide policies have no namespace.
+// Get returns a policy; nil if there is none. Cluster-wide policies have no namespace.
 func (x *Overrides) Get(name types.NamespacedName) *Override {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.all[name]
 }
 
-// Delete removes a policy unless it was replaced meanwhile, and says whether it did.
+// Delete removes a policy, and returns false if it was replaced or removed meanwhile.
 func (x *Overrides) Delete(v *Override) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -187,7 +188,7 @@ func (x *Overrides) remove(name types.NamespacedName) {
 	}
 }
 
-// scopes are where a policy looks, each once.
+// scopes returns the distinct scopes of a policy.
 func scopes(p *policyv1alpha1.OverridePolicy) []scope {
 	var all []scope
 	for _, s := range p.Spec.ResourceSelectors {
@@ -202,15 +203,16 @@ func scopes(p *policyv1alpha1.OverridePolicy) []scope {
 	return all
 }
 
-// Of returns the policies that select a template, in the order in which they are applied:
-// cluster-wide ones first, then those of the template's namespace; in either scope those that
-// select everything, then by kind, by labels and by name; and then in the order of their names.
+// Of returns the policies that select a template, in the order in which they are applied.
+// Cluster-wide policies come first, then those of the template's namespace. Within each scope,
+// policies that select everything come first, then those by kind, by labels and by name. Equal
+// ones are sorted by name.
 func (x *Overrides) Of(template *unstructured.Unstructured) []*Override {
 	selecting, _ := x.With(template, nil)
 	return selecting
 }
 
-// With is Of, and returns which of the policies that must be there are missing at the same moment.
+// With is Of, and also returns the needed policies that are missing at the same moment.
 func (x *Overrides) With(template *unstructured.Unstructured, needed []types.NamespacedName) (selecting []*Override, missing []types.NamespacedName) {
 	ns, apiVersion, kind, name := template.GetNamespace(), template.GetAPIVersion(), template.GetKind(), template.GetName()
 	x.mu.RLock()

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// limit is what a manifest may have, and a document in one of its fields with every alias resolved:
-// as much as etcd takes in one request. What is larger is refused before it is built.
+// limit is the size that a manifest may have, and a document in one of its fields with all
+// aliases resolved: as much as etcd accepts in one request. Larger ones are refused before they
+// are built.
 const limit = 3 << 19 // 1.5 MiB
 
 var (
@@ -20,7 +21,7 @@ var (
 	errAliases  = errors.New("with its aliases resolved the document is larger than 1.5 MiB, and no cluster stores that")
 )
 
-// bounded refuses an object that is larger than the limit.
+// bounded returns an error if an object is larger than the limit.
 func bounded(o *unstructured.Unstructured) error {
 	if b := budget(limit); !b.spend(o.Object, 0, 0) {
 		return errManifest
@@ -28,11 +29,11 @@ func bounded(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// budget is how many bytes may still be written.
+// budget is the number of bytes that may still be written.
 type budget int
 
-// spend takes off what a value has at least, written with that many spaces of indentation for each
-// level; 0: on one line. It returns false, and soon, when that is too much.
+// spend subtracts the minimal size of a value, written with indent spaces for each level; 0: on
+// one line. It returns false as soon as the budget is exceeded.
 func (b *budget) spend(v any, indent, depth int) bool {
 	const separators = 2
 	*b -= separators
@@ -55,21 +56,21 @@ func (b *budget) spend(v any, indent, depth int) bool {
 	return *b >= 0
 }
 
-// lines is about how many more lines than one YAML makes of a text that stands at a column.
+// lines returns about how many additional lines YAML needs for a text at a column.
 func lines(text string, column int) int {
 	if column == 0 {
 		return 0
 	}
-	const width = 80 // after which a line is broken at the next space
+	const width = 80 // a longer line is broken at the next space
 	return strings.Count(text, "\n") + min(strings.Count(text, " "), len(text)/max(1, width-column))
 }
 
-// expanding is held while a YAML document is read: of few bytes the parser makes many, and every worker
-// of every cluster may have such a document.
+// expanding is held while a YAML document is read. The parser can use much memory for few
+// bytes, and all workers of all clusters may read such a document at once.
 var expanding sync.Mutex
 
-// checkAliases refuses a YAML document that is larger than the limit with every alias resolved. It
-// resolves none.
+// checkAliases returns an error if a YAML document with all aliases resolved is larger than the
+// limit. It resolves none.
 func checkAliases(text []byte) error {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -81,13 +82,13 @@ func checkAliases(text []byte) error {
 	return nil
 }
 
-// resolved is the size of a node with every alias resolved; more than the limit when it is that, or has
-// no end because it holds itself. Each node is looked at once: known has the sizes so far.
+// resolved returns the size of a node with all aliases resolved; limit + 1 if it is larger, or
+// endless because it contains itself. It visits each node once: known has the sizes so far.
 func resolved(n *yaml.Node, known map[*yaml.Node]int) int {
 	if size, ok := known[n]; ok {
 		return size
 	}
-	known[n] = limit + 1 // for whoever comes here from within
+	known[n] = limit + 1 // seen again only from inside the node itself
 	const separators = 2
 	size := separators + len(n.Value)
 	if n.Alias != nil {

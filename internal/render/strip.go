@@ -12,13 +12,15 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// strip returns a copy of a template without what the hub made or what only makes sense
-// there. Of the metadata only what users write is kept: name, labels and annotations.
+// strip returns a copy of a template without what the hub added or what is valid only there. Of
+// the metadata it keeps what users write: name, namespace, labels and annotations. It fails
+// without apiVersion, kind or name.
 func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if template.GetAPIVersion() == "" || template.GetKind() == "" || template.GetName() == "" {
 		return nil, fmt.Errorf("render %s %s: a template needs apiVersion, kind and metadata.name", template.GetKind(), template.GetName())
 	}
-	// Top-level fields are shared with the template until here; only what stays is copied.
+	// Until here the top-level fields are shared with the template. Only the remaining fields are
+	// copied.
 	o := &unstructured.Unstructured{Object: maps.Clone(template.Object)}
 	delete(o.Object, "status")
 	delete(o.Object, "metadata")
@@ -28,7 +30,7 @@ func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, err
 	if namespace := template.GetNamespace(); namespace != "" {
 		o.SetNamespace(namespace)
 	}
-	// A template may be a copy of an object in a cluster, marks and all.
+	// A template may be a copy of an object in a cluster, with its marks.
 	labels, annotations := template.GetLabels(), template.GetAnnotations()
 	maps.DeleteFunc(labels, func(key, _ string) bool { return isMark(key) })
 	maps.DeleteFunc(annotations, func(key, _ string) bool { return isMark(key) || IsHubs(key) })
@@ -44,7 +46,7 @@ func strip(template *unstructured.Unstructured) (*unstructured.Unstructured, err
 	return o, nil
 }
 
-// IsHubs says whether an annotation speaks of the object on the hub, or of what a
+// IsHubs reports whether an annotation is about the object on the hub, or about what a
 // controller there did to it.
 func IsHubs(annotation string) bool {
 	switch annotation {
@@ -60,7 +62,7 @@ func IsHubs(annotation string) bool {
 	return false
 }
 
-// isMark says whether the key of a label or annotation is one of our marks.
+// isMark reports whether the key of a label or annotation is one of our marks.
 func isMark(key string) bool {
 	switch key {
 	case workv1alpha2.BindingLabel, workv1alpha2.DigestAnnotation, workv1alpha2.NamespaceLabel,
@@ -71,8 +73,8 @@ func isMark(key string) bool {
 	return false
 }
 
-// stripKind drops from some kinds what the hub's API server or a controller there filled
-// in and another cluster fills in for itself.
+// stripKind removes, from objects of some kinds, what the hub's API server or a controller
+// there set and another cluster sets itself.
 func stripKind(o, template *unstructured.Unstructured) {
 	switch o.GroupVersionKind().GroupKind().String() {
 	case "APIService.apiregistration.k8s.io":
@@ -84,7 +86,7 @@ func stripKind(o, template *unstructured.Unstructured) {
 	case "MutatingWebhookConfiguration.admissionregistration.k8s.io", "ValidatingWebhookConfiguration.admissionregistration.k8s.io":
 		stripWebhooks(o)
 	case "Namespace":
-		remove(o, "spec", "finalizers") // every API server puts its own hold on namespaces
+		remove(o, "spec", "finalizers") // every API server sets its own finalizer
 	case "PersistentVolume":
 		stripVolume(o, template)
 	case "PersistentVolumeClaim":
@@ -104,14 +106,14 @@ func remove(o *unstructured.Unstructured, path ...string) {
 	unstructured.RemoveNestedField(o.Object, path...)
 }
 
-// field reads a field without copying it; nil when it is not there.
+// field returns a field without copying it; nil if it does not exist.
 func field(o map[string]any, path ...string) any {
 	v, _, _ := unstructured.NestedFieldNoCopy(o, path...)
 	return v
 }
 
-// stripVolume keeps the claim that a user reserved a volume for, but not which one it
-// was on the hub.
+// stripVolume keeps the claim for which a user reserved a volume, without the identity of that
+// claim on the hub.
 func stripVolume(o, template *unstructured.Unstructured) {
 	remove(o, "spec", "claimRef", "uid")
 	remove(o, "spec", "claimRef", "resourceVersion")
@@ -127,12 +129,13 @@ func stripClaim(o, template *unstructured.Unstructured) {
 	}
 }
 
-// boundByController says whether claim and volume were brought together on the hub.
+// boundByController reports whether a controller of the hub bound the claim and the volume.
 func boundByController(template *unstructured.Unstructured) bool {
 	return template.GetAnnotations()["pv.kubernetes.io/bound-by-controller"] != ""
 }
 
-// stripService drops the addresses that the hub gave a Service. A headless one stays so.
+// stripService removes the addresses that the hub allocated for a Service. A headless Service
+// stays headless.
 func stripService(o *unstructured.Unstructured) {
 	if field(o.Object, "spec", "clusterIP") != corev1.ClusterIPNone {
 		remove(o, "spec", "clusterIP")
@@ -140,10 +143,10 @@ func stripService(o *unstructured.Unstructured) {
 	}
 }
 
-// stripJob drops the selector that the API server generates from the Job's UID, and the
-// labels that go with it. It also drops the time to live: a cluster that deleted a
-// finished Job would be given, and run, it again. The Job on the hub has it still, and
-// takes the copies with it.
+// stripJob removes the selector that the API server generates from the UID of the Job, and the
+// labels for that selector. It also removes the time to live: a cluster that deleted a finished
+// Job would get it, and run it, again. The Job on the hub keeps it, and deletes the copies with
+// itself.
 func stripJob(o *unstructured.Unstructured) {
 	remove(o, "spec", "ttlSecondsAfterFinished")
 	if field(o.Object, "spec", "manualSelector") == true {
@@ -155,8 +158,8 @@ func stripJob(o *unstructured.Unstructured) {
 	}
 }
 
-// stripPod drops what admission and the scheduler filled in. A priority that is not what
-// the cluster's own priority classes say would be refused.
+// stripPod removes what admission and the scheduler set. A cluster refuses a priority that
+// differs from its own priority classes.
 func stripPod(o *unstructured.Unstructured) {
 	for _, name := range []string{"nodeName", "priority", "preemptionPolicy"} {
 		remove(o, "spec", name)
@@ -178,7 +181,7 @@ func stripPod(o *unstructured.Unstructured) {
 	}
 }
 
-// filter drops elements from a list, and the list when none is left.
+// filter removes elements from a list, and the list when it becomes empty.
 func filter(o map[string]any, name string, drop func(any) bool) {
 	l, ok := o[name].([]any)
 	if !ok {
@@ -191,15 +194,15 @@ func filter(o map[string]any, name string, drop func(any) bool) {
 	o[name] = l
 }
 
-// stripSecret drops the hub's own token from a Secret that asks for one: it would hand
-// access to the hub to every cluster. The cluster's token controller fills it in again.
+// stripSecret removes the hub's own token from a Secret that requests one: otherwise every
+// cluster would get access to the hub. The token controller of the cluster sets its own.
 func stripSecret(o *unstructured.Unstructured) {
 	if o.Object["type"] == string(corev1.SecretTypeServiceAccountToken) {
 		delete(o.Object, "data")
 	}
 }
 
-// stripServiceAccount drops references to token Secrets that the hub generated.
+// stripServiceAccount removes references to token Secrets that the hub generated.
 func stripServiceAccount(o *unstructured.Unstructured) {
 	filter(o.Object, "secrets", func(v any) bool {
 		ref, _ := v.(map[string]any)

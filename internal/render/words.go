@@ -9,10 +9,10 @@ import (
 	policyv1alpha1 "orrery.dev/orrery/api/policy/v1alpha1"
 )
 
-// overrideWords appends to or removes from the command or the arguments of a container.
-// An object without that container is left as it is: one policy may be for many.
+// overrideWords adds words to the command or the arguments of a container, or removes them. An
+// object without that container is left as it is, as one policy may be for many objects.
 func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1.CommandArgsOverrider) error {
-	room := budget(limit) // a custom kind may have many containers of one name
+	room := budget(limit) // a custom kind may have many containers with one name
 	for _, container := range containers(o) {
 		if container["name"] != c.ContainerName {
 			continue
@@ -48,8 +48,8 @@ func overrideWords(o *unstructured.Unstructured, field string, c *policyv1alpha1
 	return nil
 }
 
-// overrideEntries changes labels or annotations: add sets the keys that are absent,
-// replace those that are present, remove drops them.
+// overrideEntries changes labels or annotations: add sets absent keys, replace sets present
+// keys, remove removes keys.
 func overrideEntries(o *unstructured.Unstructured, field string, c *policyv1alpha1.LabelAnnotationOverrider) error {
 	entries, _, err := unstructured.NestedStringMap(o.Object, "metadata", field)
 	if err != nil {

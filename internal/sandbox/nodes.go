@@ -12,7 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// AddNodes makes nodes that KWOK simulates: 8 cores, 32 GiB and 110 pods each.
+// AddNodes creates nodes that KWOK simulates, with 8 cores, 32 GiB and 110 pods each. Existing
+// nodes stay.
 func (m *Cluster) AddNodes(ctx context.Context, count int) error {
 	cfg, err := m.Config()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package sandbox makes Kubernetes clusters on one machine, for the demonstration and for
-// tests: real API servers on a shared etcd, real controllers and schedulers, and nodes
-// whose pods KWOK simulates. It says what to run, as processes of a plan.
+// Package sandbox defines Kubernetes clusters on one machine, for the demonstration and for
+// tests: real API servers on a shared etcd, real controllers and schedulers, and nodes whose
+// pods KWOK simulates. Its result is a list of processes for package process to run.
 package sandbox
 
 import (
@@ -28,35 +28,35 @@ import (
 	"orrery.dev/orrery/internal/process"
 )
 
-// Tier says how much of a cluster a member is.
+// Tier is the set of components of a cluster.
 type Tier int
 
 const (
-	// APIOnly is an API server: objects are stored, nothing acts on them.
+	// APIOnly is an API server. It stores objects, and nothing acts on them.
 	APIOnly Tier = iota
-	// Simulated adds the controllers, the scheduler and KWOK: pods become ready on nodes
-	// that do not exist, and each of their containers has one line of log. No program runs in
-	// them: KWOK would run the commands of an exec on this machine, so it answers none.
+	// Simulated adds the controllers, the scheduler and KWOK. Pods become ready on nodes that
+	// do not exist, and each of their containers has a log of one line. No program runs in
+	// them: KWOK would run the commands of an exec on this machine, so it does not answer any.
 	Simulated
 )
 
-// Options say what clusters are made of and where they are kept.
+// Options of clusters.
 type Options struct {
-	// Dir keeps everything about the clusters.
+	// Dir is the directory for all data of the clusters.
 	Dir string
 	// KubeBinary is the multicall binary of the Kubernetes components.
 	KubeBinary string
 	Tier       Tier
-	// GOGC of each process; 0: 50, which halves what a mostly idle API server holds. At 400 it
-	// starts in two thirds of the time and holds 140 MiB more.
+	// GOGC of each process. 0 means 50, which halves the memory of a mostly idle API server.
+	// With 400 it starts in two thirds of the time and takes 140 MiB more.
 	GOGC int
 }
 
 const frugalGOGC = 50
 
-// Clusters share one etcd. Everything about them is kept in one
-// directory, so that they come back with their credentials, and with their addresses
-// unless somebody else has taken those. Their ports are reserved until Close.
+// Clusters is a set of clusters that share one etcd. All their data is in one directory. A
+// later run has the same credentials, and the same addresses unless other processes use their
+// ports. The ports are reserved until Close.
 type Clusters struct {
 	options  Options
 	clusters []*Cluster
@@ -72,8 +72,8 @@ type Cluster struct {
 	kubelets *process.Port
 }
 
-// Prepare makes the keys, certificates and addresses of the named clusters in a
-// directory, or finds those of an earlier run there.
+// Prepare creates the keys, certificates and addresses of the named clusters in Options.Dir, or
+// loads those of an earlier run.
 func Prepare(o Options, names ...string) (_ *Clusters, err error) {
 	if o.GOGC == 0 {
 		o.GOGC = frugalGOGC
@@ -84,7 +84,7 @@ func Prepare(o Options, names ...string) (_ *Clusters, err error) {
 			err = errors.Join(err, m.Close())
 		}
 	}()
-	// Who can enter it can use etcd's socket, and asks nobody.
+	// A process that can enter the directory can use etcd's socket without authentication.
 	if err := os.MkdirAll(m.etcdDir(), 0o700); err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func Prepare(o Options, names ...string) (_ *Clusters, err error) {
 	return m, nil
 }
 
-// Close gives the clusters' ports back. Their processes must have ended.
+// Close releases the clusters' ports. Their processes must have ended.
 func (m *Clusters) Close() error {
 	var errs []error
 	for _, one := range m.clusters {
@@ -125,11 +125,11 @@ func (m *Clusters) Close() error {
 	return errors.Join(errs...)
 }
 
-// loopback is where the API servers listen.
+// loopback is the address at which the API servers listen.
 const loopback = "127.0.0.1"
 
-// keepPort reserves the port that is kept in a file, if nobody else has it, or reserves another one
-// and keeps that.
+// keepPort reserves the port in the file. If there is none, or another process uses the port,
+// it reserves another one and writes it to the file.
 func keepPort(path string) (*process.Port, error) {
 	if text, err := os.ReadFile(path); err == nil {
 		if number, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
@@ -157,14 +157,14 @@ const containerLog = "2026-01-01T00:00:00Z stdout F This container is simulated:
 
 func (m *Cluster) file(name string) string { return filepath.Join(m.dir, name) }
 
-// prepare makes what the API server needs; the kubeconfig is written last and stands for
-// all of it.
+// prepare creates the files of the API server. It writes the kubeconfig last: if that exists,
+// all files do.
 func (m *Cluster) prepare() error {
 	if old, err := clientcmd.LoadFromFile(m.file("kubeconfig")); err == nil && old.Clusters[m.Name] != nil {
 		if old.Clusters[m.Name].Server == m.url() {
 			return nil
 		}
-		old.Clusters[m.Name].Server = m.url() // somebody else has taken the port
+		old.Clusters[m.Name].Server = m.url() // another process uses the former port
 		return clientcmd.WriteToFile(*old, m.file("kubeconfig"))
 	}
 	crt, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -214,10 +214,11 @@ func (m *Cluster) url() string {
 	return "https://" + net.JoinHostPort(loopback, strconv.Itoa(m.port.Number))
 }
 
-// Kubeconfig is the path of an administrator's kubeconfig for the cluster.
+// Kubeconfig returns the path of an administrator's kubeconfig for the cluster.
 func (m *Cluster) Kubeconfig() string { return m.file("kubeconfig") }
 
-// Config is an administrator's access to the cluster, without client-side rate limit.
+// Config returns a configuration of an administrator for the cluster, without client-side rate
+// limit.
 func (m *Cluster) Config() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", m.Kubeconfig())
 	if err != nil {
@@ -230,35 +231,36 @@ func (m *Cluster) Config() (*rest.Config, error) {
 // List returns the clusters.
 func (m *Clusters) List() []*Cluster { return m.clusters }
 
-// etcdSocket is where etcd serves, in its directory.
+// etcdSocket is the name of etcd's socket in its directory.
 const etcdSocket = "client.sock"
 
 func (m *Clusters) etcdDir() string { return filepath.Join(m.options.Dir, "etcd") }
 
-// env of each process. No GOMEMLIMIT: a few large CRDs need more than an idle cluster does, and at
-// its limit a process does nothing but collect garbage.
+// env returns the environment of each process. GOMEMLIMIT is not set: with a few large CRDs a
+// cluster needs more memory than an idle one, and at the limit a process only collects garbage.
 func (m *Clusters) env() map[string]string {
 	return map[string]string{"GOGC": strconv.Itoa(m.options.GOGC)}
 }
 
-// Processes returns the plan's processes: a shared etcd, and for each cluster what its
-// tier needs. Names are prefixed by the cluster's.
+// Processes returns the processes of the plan: a shared etcd, and the components of each
+// cluster. Their names begin with the name of the cluster.
 func (m *Clusters) Processes() []process.Process {
 	const (
-		client    = "unix://" + etcdSocket
-		notDialed = "http://localhost:2380" // one etcd has no peers, but must advertise a TCP address
+		client = "unix://" + etcdSocket
+		// A single etcd has no peers, but must advertise a TCP address.
+		notDialed = "http://localhost:2380"
 	)
 	plan := []process.Process{{
 		Name: "members-etcd",
 		Command: []string{
 			m.options.KubeBinary, "etcd",
 			"--name=members", "--data-dir=.",
-			// On sockets, relative to the working directory: the path of one has at most 107 bytes.
+			// Sockets have relative paths, because the path of a socket has at most 107 bytes.
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client + ":0",
 			"--listen-peer-urls=unix://peer.sock:0",
 			"--initial-advertise-peer-urls=" + notDialed, "--initial-cluster=members=" + notDialed,
 			"--auto-compaction-mode=periodic", "--auto-compaction-retention=5m",
-			// What members of a demonstration store may be lost with the machine.
+			// The data of a demonstration may be lost with the machine.
 			"--unsafe-no-fsync", "--log-level=warn",
 		},
 		Dir:   m.etcdDir(),
@@ -273,7 +275,7 @@ func (m *Clusters) Processes() []process.Process {
 
 func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 	apiserver := m.Name + "-apiserver"
-	// etcd's own prefix separates the clusters; who shares an etcd must not compact it.
+	// Prefixes in etcd separate the clusters. No cluster may compact the shared etcd.
 	plan := []process.Process{{
 		Name: apiserver, Dir: all.etcdDir(), // etcd's socket
 		Command: []string{
@@ -339,11 +341,11 @@ func (m *Cluster) processes(all *Clusters, etcd string) []process.Process {
 	)
 }
 
-// unwanted are the admission plugins that a cluster of the tier does without.
+// unwanted returns the admission plugins that clusters of the tier disable.
 func (m *Cluster) unwanted(t Tier) string {
 	plugins := []string{"StorageObjectInUseProtection", "PersistentVolumeClaimResize", "TaintNodesByCondition"}
 	if t == APIOnly {
-		// Nobody makes default service accounts there.
+		// No controller creates default service accounts there.
 		plugins = append(plugins, "ServiceAccount")
 	}
 	return strings.Join(plugins, ",")

@@ -13,8 +13,8 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Cluster is what the scheduler knows about a cluster. It is immutable after it is published, so
-// decisions and snapshots share it.
+// Cluster has the properties of a cluster that the scheduler uses. It is immutable once
+// published, so decisions and snapshots share it.
 type Cluster struct {
 	Name string
 	// UID of the Cluster object. A cluster that joins again under the same name has another UID.
@@ -112,9 +112,9 @@ func (c *Cluster) Serves(kind schema.GroupVersionKind) presence.Presence {
 	return c.APIs.Serves(kind)
 }
 
-// Fits returns how many more replicas with the claim fit, and the quota that limits them (see
-// Room). known is false if the capacity is unknown. there is true if the object is in the cluster
-// already.
+// Fits returns how many more replicas with the claim fit, and the quota that limits them; "" if
+// none does. known is false if the capacity is unknown. there is true if the object is in the
+// cluster already.
 func (c *Cluster) Fits(claim *Claim, there bool) (replicas int64, quota string, known bool) {
 	if c.Room == nil {
 		return 0, "", false

@@ -166,8 +166,8 @@ func (v *Verdicts) All() []Verdict {
 // whenever any cluster joins.
 func selected(r rejections) bool { return r&(1<<affinity|1<<otherGroup) == 0 }
 
-// absent returns the names in the affinities that are of no cluster, and of clusters that are
-// closed to the object: a user of the namespace cannot tell them apart. The names are sorted.
+// absent returns, sorted, the names in the affinities that belong to no cluster or to a cluster
+// that is closed to the object. A user of the namespace cannot distinguish the two.
 func (v *Verdicts) absent() []string {
 	if v.request.Fence == nil {
 		return v.unknown

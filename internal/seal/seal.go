@@ -1,8 +1,9 @@
-// Package seal encrypts what is kept where others may read it, and binds it to what it belongs to: what was sealed as one
-// thing does not open as another. It is pure.
+// Package seal encrypts data that is stored where others may read it, and binds it to an
+// identity: data sealed with one identity does not open with another. It is pure.
 //
-// What is sealed is: the identity of the key (8 bytes), a salt (32 bytes), and AES-256-GCM's output. Each time another key is
-// derived from the salt, with HKDF: random nonces of GCM are too short for as many writes as there will ever be.
+// Sealed data is the identity of the key (8 bytes), a salt (32 bytes) and the output of
+// AES-256-GCM. HKDF derives another key from each salt, because the random nonces of GCM are
+// too short for the expected number of writes.
 package seal
 
 import (
@@ -24,19 +25,19 @@ import (
 const (
 	keySize  = 32
 	saltSize = 32
-	// HeadSize is how many bytes at the beginning say with which key something was sealed.
+	// HeadSize is the size of the identity of the key, at the beginning of sealed data.
 	HeadSize = 8
 )
 
 // Errors of Open.
 var (
-	// ErrKey: it was sealed with a key that is not among these.
+	// ErrKey: the key of the data is not among the keys.
 	ErrKey = errors.New("it was encrypted with a key that is not there")
-	// ErrForeign: it was altered, or belongs to something else.
+	// ErrForeign: the data was altered, or was sealed with another identity.
 	ErrForeign = errors.New("it was altered, or belongs to something else")
 )
 
-// Keys seal with the first of them, and open with each. They do not change.
+// Keys is an immutable list of keys. The first one seals, and all of them open.
 type Keys struct{ keys []key }
 
 type key struct {
@@ -44,15 +45,16 @@ type key struct {
 	secret []byte
 }
 
-// New makes a key, as a line of what Parse reads.
+// New returns a new random key, as a line for Parse.
 func New() string {
 	var secret [keySize]byte
-	_, _ = rand.Read(secret[:]) // never fails, as crypto/rand documents
+	_, _ = rand.Read(secret[:]) // never fails, see crypto/rand
 	return base64.StdEncoding.EncodeToString(secret[:])
 }
 
-// Parse reads keys: 32 random bytes in base64 on each line, the newest first. Empty lines, and lines that begin with #, count
-// for nothing. Errors say the line, and nothing of what is in it.
+// Parse reads keys: 32 random bytes in base64 on each line, the newest first. It ignores empty
+// lines, and lines that begin with #. Errors have the number of the line and nothing of its
+// content.
 func Parse(text []byte) (*Keys, error) {
 	k := &Keys{}
 	n := 0
@@ -77,10 +79,11 @@ func Parse(text []byte) (*Keys, error) {
 	return k, nil
 }
 
-// Newest is how everything begins that is sealed now.
+// Newest returns the first HeadSize bytes of all data that is sealed now.
 func (k *Keys) Newest() []byte { return k.keys[0].head }
 
-// Knows says whether the key is there of what begins so.
+// Knows reports whether the key of sealed data that begins with head is among the keys. No key
+// is among nil Keys.
 func (k *Keys) Knows(head []byte) bool { return k != nil && k.find(head) != nil }
 
 func (k *Keys) find(head []byte) *key {
@@ -90,11 +93,11 @@ func (k *Keys) find(head []byte) *key {
 	return nil
 }
 
-// Seal encrypts what belongs to something, whose identity is a list of names.
+// Seal encrypts data for an identity, which is a list of names.
 func (k *Keys) Seal(plain []byte, identity ...string) ([]byte, error) {
 	out := make([]byte, HeadSize+saltSize, HeadSize+saltSize+len(plain)+16)
 	copy(out, k.keys[0].head)
-	_, _ = rand.Read(out[HeadSize:]) // as above
+	_, _ = rand.Read(out[HeadSize:]) // never fails, see crypto/rand
 	aead, err := k.keys[0].aead(out[HeadSize:])
 	if err != nil {
 		return nil, err
@@ -102,7 +105,7 @@ func (k *Keys) Seal(plain []byte, identity ...string) ([]byte, error) {
 	return aead.Seal(out, make([]byte, aead.NonceSize()), plain, bound(identity)), nil //nolint:gosec // the key is of this message alone, by its salt
 }
 
-// Open is the reverse of Seal.
+// Open decrypts sealed data for the same identity. Its errors are ErrKey and ErrForeign.
 func (k *Keys) Open(sealed []byte, identity ...string) ([]byte, error) {
 	if len(sealed) < HeadSize+saltSize {
 		return nil, ErrForeign
@@ -125,7 +128,8 @@ func (k *Keys) Open(sealed []byte, identity ...string) ([]byte, error) {
 	return plain, nil
 }
 
-// aead is of a key that is used once, so that its nonce may be zero.
+// aead returns a cipher with the key derived from the salt. That key is used for one message
+// only, so the nonce may be zero.
 func (k *key) aead(salt []byte) (cipher.AEAD, error) {
 	once, err := hkdf.Key(sha256.New, k.secret, salt, "orrery mirror: body", keySize)
 	if err != nil {
@@ -142,7 +146,7 @@ func (k *key) aead(salt []byte) (cipher.AEAD, error) {
 	return aead, nil
 }
 
-// bound is an identity in one way only.
+// bound encodes an identity without ambiguity.
 func bound(identity []string) []byte {
 	b, _ := json.Marshal(identity) //nolint:errchkjson // strings
 	return b

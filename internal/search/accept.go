@@ -19,8 +19,8 @@ type media struct {
 	params map[string]string
 }
 
-// accepted lists the media types of the Accept header as Kubernetes' API servers rank them: by q, then those without a wildcard, then in
-// the client's order.
+// accepted returns the media types of the Accept header as the API servers of Kubernetes rank
+// them: by q, then types without a wildcard first, then in the order of the client.
 func accepted(r *http.Request) []media {
 	type ranked struct {
 		media
@@ -55,15 +55,15 @@ func accepted(r *http.Request) []media {
 	return out
 }
 
-// The forms in which objects can be had.
+// The forms in which objects can be returned.
 const (
 	asObjects = ""
 	asTable   = "Table"
-	asPartial = "PartialObjectMetadata" // of a list: PartialObjectMetadataList
+	asPartial = "PartialObjectMetadata" // for a list: PartialObjectMetadataList
 )
 
-// form is one of those, and of which version of meta.k8s.io it is: v1 or, as older clients ask, v1beta1, which is the same; and how it is
-// encoded.
+// form is one of these forms, with the version of meta.k8s.io (v1 or the identical v1beta1 of
+// older clients), and the encoding.
 type form struct {
 	as, version string
 	wire        wire
@@ -73,10 +73,10 @@ func (f form) apiVersion() string {
 	return schema.GroupVersion{Group: metav1.GroupName, Version: f.version}.String()
 }
 
-// forms are what a client accepts of what the fleet can give, the best first.
+// forms are the accepted forms that the fleet supports, the best first.
 type forms []form
 
-// formsFor are those in which a request is answered that a client accepts.
+// formsFor returns the forms in which a request can be answered.
 func (p *params) formsFor(r *http.Request) forms {
 	all := formsOf(r)
 	for i := range all {
@@ -85,7 +85,8 @@ func (p *params) formsFor(r *http.Request) forms {
 	return all
 }
 
-// form is that of an answer which is to have nothing but metadata, unless the client wants a table.
+// form returns the form of an answer. With onlyMetadata it is PartialObjectMetadata, unless the
+// client wants a table.
 func (p *params) form(as form) form {
 	if p.onlyMetadata && as.as == asObjects {
 		as.as, as.version = asPartial, "v1"
@@ -93,7 +94,7 @@ func (p *params) form(as form) form {
 	return as
 }
 
-// formsOf are those that the client accepts.
+// formsOf returns the supported forms that the client accepts.
 func formsOf(r *http.Request) forms {
 	var all forms
 	for _, m := range accepted(r) {
@@ -122,7 +123,7 @@ func formsOf(r *http.Request) forms {
 	return all
 }
 
-// first is the first that can be had, where what can be had in protobuf is given: those of nothing but metadata can always, tables never.
+// first returns the first form for which can is true, or an error with the supported forms.
 func (f forms) first(can func(form) bool) (form, error) {
 	if i := slices.IndexFunc(f, can); i >= 0 {
 		return f[i], nil
@@ -132,7 +133,8 @@ func (f forms) first(can func(form) bool) (form, error) {
 			"meta.k8s.io/v1 or v1beta1, and in application/vnd.kubernetes.protobuf where it is not a table, nor a kind that Kubernetes does not have: accept application/json as well")
 }
 
-// choose is the first form that can be had in which objects of a kind are whole, as far as is known. If there is none, it is the first that can be had.
+// choose returns the first possible form in which objects of a kind lose no field, as far as is
+// known. If there is none, it returns the first possible form.
 func (s *Search) choose(accepts forms, kind schema.GroupVersionKind, can func(form) bool) (form, error) {
 	as, err := accepts.first(func(f form) bool {
 		_, loses := s.lossy.Load(f.encodes(kind))
@@ -147,7 +149,7 @@ func (s *Search) choose(accepts forms, kind schema.GroupVersionKind, can func(fo
 	return as, nil
 }
 
-// learn remembers that protobuf loses something of what is encoded, if an error says so.
+// learn records that a kind loses fields in protobuf, if err says so. It reports whether it did.
 func (s *Search) learn(e encoder, err error) bool {
 	_, lost := errors.AsType[lossError](err)
 	if lost {
@@ -156,7 +158,7 @@ func (s *Search) learn(e encoder, err error) bool {
 	return lost
 }
 
-// encodes is what objects of a kind are in a form that is no table.
+// encodes returns the kind of the encoded objects, for a form that is not a table.
 func (f form) encodes(kind schema.GroupVersionKind) schema.GroupVersionKind {
 	if f.as == asPartial {
 		return schema.FromAPIVersionAndKind(f.apiVersion(), asPartial)
@@ -164,7 +166,8 @@ func (f form) encodes(kind schema.GroupVersionKind) schema.GroupVersionKind {
 	return kind
 }
 
-// formOf is the first form that the client accepts for what is no list, object or watch of one type: that is never in protobuf.
+// formOf returns the first accepted form except protobuf, for answers that are not a list,
+// object or watch of one type.
 func formOf(r *http.Request) (form, error) {
 	return formsOf(r).first(func(f form) bool { return f.wire != inProtobuf })
 }

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// ambiguous returns the error for one object that is asked for by its name and is in several clusters. It has the commands that
-// show one of them, and all.
+// ambiguous returns the error that the requested object exists in several clusters. It contains
+// the commands that show one of them, and all.
 func ambiguous(at location, clusters []string) error {
 	kind, namespace := at.asked().GroupResource().String(), ""
 	if at.namespace != "" {

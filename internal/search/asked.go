@@ -22,22 +22,25 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// asked is what a request asks beside selectors: in the language for people, q, and by an expression, filter.
+// asked is what a request selects by beside selectors: q, in the query language for people, and
+// filter, a CEL expression.
 //
-// What of it the store can tell becomes a part of the store's query. The rest is looked for in the objects that are left, the
-// candidates, of which a request reads so many and no more.
+// The terms that the store can evaluate become a part of the query of the store. The others are
+// evaluated on the remaining objects, the candidates. A request reads at most mostCandidates.
 type asked struct {
 	text   string // of q
 	query  query.Query
 	filter *expression.Expression
-	now    time.Time          // to which ages are compared
-	budget *expression.Budget // of a request that looks at several types; nil: each look has its own
+	now    time.Time // the time with which ages are compared
+	// budget is shared by all types of a request; nil: each query has its own.
+	budget *expression.Budget
 }
 
-// mostCandidates is how many objects a request reads to find those that are asked for.
+// mostCandidates is the maximum number of objects that a request reads to evaluate q or filter.
 const mostCandidates = 10_000
 
-// mostKept is how many bytes of objects a request without a limit keeps that was read so.
+// mostKept is the maximum number of bytes of matching objects that such a request keeps in
+// memory. A page ends at mostCandidates or mostKept; a request without a limit fails there.
 const mostKept = 256 << 20
 
 func (a *asked) parse(text string) (err error) {
@@ -51,10 +54,10 @@ func (a *asked) compile(text string) (err error) {
 	return err
 }
 
-// empty says whether nothing is asked.
+// empty reports whether neither q nor filter selects anything.
 func (a *asked) empty() bool { return len(a.query.Terms) == 0 && a.filter == nil }
 
-// tag is for continue tokens: it tells what is asked apart.
+// tag returns a hash of q and filter for continue tokens; "" if both are empty.
 func (a *asked) tag() string {
 	if a.empty() {
 		return ""
@@ -64,14 +67,14 @@ func (a *asked) tag() string {
 	return fmt.Sprintf("%08x~", h.Sum32())
 }
 
-// unlikeError says that a type is none of which something is asked.
+// unlikeError is the error that the objects of a type do not have what a term selects by.
 type unlikeError struct{ *apierrors.StatusError }
 
 func unlike(format string, args ...any) error {
 	return unlikeError{apierrors.NewBadRequest("parameter q: " + fmt.Sprintf(format, args...))}
 }
 
-// ofGroup is an error that group, and not q, asks something of a type that is none of it.
+// ofGroup makes an unlikeError name the parameter group instead of q.
 func ofGroup(err error) error {
 	e, ok := errors.AsType[unlikeError](err)
 	if !ok {
@@ -80,17 +83,18 @@ func ofGroup(err error) error {
 	return unlikeError{apierrors.NewBadRequest(strings.Replace(e.ErrStatus.Message, "parameter q:", "parameter group:", 1))}
 }
 
-// Unwrap returns what the client is told.
+// Unwrap returns the error for the client.
 func (e unlikeError) Unwrap() error { return e.StatusError }
 
-// fieldsOf are the fields without which an object has nothing that a key is about.
+// fieldsOf are, by key of the query language, the field that a type must have for the key.
 var fieldsOf = map[string]string{
 	query.Phase:    "status.phase",
 	query.Node:     "spec.nodeName",
 	query.Replicas: "spec.replicas",
 }
 
-// about says why a type has nothing that a key is about; nil: it may have.
+// about returns an unlikeError if the objects of a type cannot have what a key is about; nil if
+// they may have it.
 func (s *Search) about(ctx context.Context, at location, k kind, key string) error {
 	switch field, ok := fieldsOf[key]; {
 	case ok:
@@ -113,7 +117,8 @@ func (s *Search) about(ctx context.Context, at location, k kind, key string) err
 	return nil
 }
 
-// narrow leaves of a type the clusters that are asked for, and refuses a type of which something is asked that it is not or does not have.
+// narrow removes from a type the clusters that q and filter exclude. It returns an error if q
+// names another kind, or a field that the type does not have.
 func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen scope) error {
 	only := func(in func(cluster string) bool) {
 		out := func(cluster string) bool { return !in(cluster) }
@@ -126,7 +131,7 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 			k.scopes[namespaced] = slices.DeleteFunc(k.scopes[namespaced], out)
 		}
 	}
-	said := map[string]bool{} // keys that the type may have, as about said
+	said := map[string]bool{} // keys that about accepted for the type
 	var clusters []string
 	for _, t := range a.query.Terms {
 		if t.Key == query.Kind && t.IsKind(at.Group, kindNames(*k)) == t.Not {
@@ -146,7 +151,8 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 		}
 		for _, v := range t.Values {
 			if !v.Glob && (!slices.Contains(clusters, v.Text) || seen.fence != nil && seen.closed(v.Text)) {
-				// A search of every kind goes on with the next one, whether the cluster is closed or absent.
+				// A search of every kind continues with the next kind, for a closed and for an
+				// absent cluster.
 				return closedError{noClusterIn("q", v.Text)}
 			}
 		}
@@ -164,12 +170,12 @@ func (s *Search) narrow(ctx context.Context, at location, k *kind, a asked, seen
 	return nil
 }
 
-// kindNames are the names of a kind.
+// kindNames returns the names by which a request may name a kind.
 func kindNames(k kind) []string {
 	return append([]string{k.GroupVersionKind.Kind, k.Resource, k.Singular}, k.ShortNames...)
 }
 
-// namespaces are those that are asked for by name and nothing else; nil: there are none of which that is so.
+// namespaces returns the namespaces if q selects them by exact names only; else nil.
 func (a *asked) namespaces() []string {
 	terms := a.query.Of(query.Namespace)
 	if len(terms) != 1 || terms[0].Not || slices.ContainsFunc(terms[0].Values, func(v query.Value) bool { return v.Glob }) {
@@ -185,13 +191,14 @@ func texts(t query.Term) (out []string) {
 	return out
 }
 
-// refine adds to a query what the store can tell of what is asked, and returns what must be looked for in its rows; nil: nothing.
+// refine adds to a query the terms that the store can evaluate. It returns a filter for the
+// rows, or nil if no term is left.
 func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	rest := false // whether terms are left
 	if q.Labels == nil {
 		q.Labels = labels.Everything()
 	}
-	// What is appended to must not be shared with the queries of other types.
+	// The appended slices must not be shared with the queries of other types.
 	q.NameContains, q.Texts, q.Fields = slices.Clip(q.NameContains), slices.Clip(q.Texts), slices.Clip(q.Fields)
 	var required labels.Requirements
 	for _, t := range a.query.Terms {
@@ -215,7 +222,7 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	}
 	aliases, budget := kindNames(k), cmp.Or(a.budget, new(expression.Budget))
 	return func(ctx context.Context, row *store.Row) (bool, error) {
-		if row.Body == nil { // of a state of which no more is known
+		if row.Body == nil { // the journal has only the key of this state
 			return true, nil
 		}
 		if rest && !a.query.Matches(query.Object{
@@ -235,8 +242,8 @@ func (a *asked) refine(q *store.Query, k kind) (keep, error) {
 	}, nil
 }
 
-// pushTerm adds a term to a query, as far as the store can tell, and says whether something of it
-// is left. What it requires of labels is added to required.
+// pushTerm adds a term to a query, as far as the store can evaluate it. left is true if rows
+// must be compared with the term, too. Requirements on labels are added to required.
 func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirements) (left bool, err error) {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	pattern := func(namespace bool, values ...query.Value) {
@@ -247,14 +254,15 @@ func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirem
 		q.Patterns = append(q.Patterns, p)
 	}
 	switch t.Key {
-	case query.Kind, query.Cluster, query.Age, query.Created: // elsewhere
+	case query.Kind, query.Cluster, query.Age, query.Created: // narrow and refine handle these
 	case query.Word:
 		v := t.Values[0]
 		if pushPrefix(q, t) {
 			return false, nil
 		}
 		if !v.Glob {
-			if most := 10; !t.Not && len(q.NameContains) < most && len(v.Text) <= 253 { // of so many an index may tell
+			// For up to this number an index may help.
+			if most := 10; !t.Not && len(q.NameContains) < most && len(v.Text) <= 253 {
 				q.NameContains = append(q.NameContains, v.Text)
 				return false, nil
 			}
@@ -286,7 +294,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirem
 		pushField(q, t, "spec.nodeName")
 		return true, nil
 	case query.Image:
-		if !globbed && !t.Not { // what has the words in an image has them in its text
+		if !globbed && !t.Not { // an object with these words in an image has them in its text
 			q.Texts = append(q.Texts, store.FullText{Any: t.Phrases()})
 		}
 		pushField(q, t, store.FieldImages)
@@ -306,7 +314,7 @@ func (a *asked) pushTerm(q *store.Query, t query.Term, required *labels.Requirem
 	return false, nil
 }
 
-// rare is the value of store.FieldIs that a term asks for, if it is one.
+// rare returns the value of store.FieldIs that a term selects; "" if the term is another one.
 func rare(t query.Term) string {
 	switch {
 	case len(t.Values) != 1:
@@ -318,7 +326,8 @@ func rare(t query.Term) string {
 	return ""
 }
 
-// pushPrefix adds a pattern that is the beginning of a name, if it is one and there is none yet.
+// pushPrefix sets the name prefix of a query if the term is the prefix of a name and the query
+// has none yet. It returns false if it did not.
 func pushPrefix(q *store.Query, t query.Term) bool {
 	if t.Not || len(t.Values) != 1 || !t.Values[0].Glob || q.NamePrefix != "" {
 		return false
@@ -331,7 +340,8 @@ func pushPrefix(q *store.Query, t query.Term) bool {
 	return true
 }
 
-// pushLabel adds a term of a label. Of patterns the store looks for the label only.
+// pushLabel adds a term about a label. For a pattern the store only checks that the label
+// exists, and left is true.
 func pushLabel(required *labels.Requirements, t query.Term, globbed bool) (left bool, err error) {
 	var op selection.Operator
 	var values []string
@@ -355,7 +365,8 @@ func pushLabel(required *labels.Requirements, t query.Term, globbed bool) (left 
 	return globbed, nil
 }
 
-// pushField adds what a declared field must be, or at least what must be mentioned in one.
+// pushField adds the value that an indexed field must have or, for several values, patterns and
+// images, the texts that the field must mention.
 func pushField(q *store.Query, t query.Term, path string) {
 	if t.Not || !store.FieldOf(q.Group, q.Resource, path) {
 		return
@@ -372,7 +383,8 @@ func pushField(q *store.Query, t query.Term, path string) {
 	q.Mentions = append(q.Mentions, mentions)
 }
 
-// pushEquality adds what an expression has as a condition, where the store has a better way to it than to read objects.
+// pushEquality adds a condition of an expression if the store can find it without reading
+// objects.
 func pushEquality(q *store.Query, e expression.Equality, required *labels.Requirements) {
 	switch path := e.Path; {
 	case len(path) == 2 && path[0] == "metadata" && path[1] == "name":
@@ -390,12 +402,12 @@ func pushEquality(q *store.Query, e expression.Equality, required *labels.Requir
 	}
 }
 
-// keep says whether a row of which the store says that it may be asked for is.
+// keep reports whether a row, which the query of the store selected, matches q and filter.
 type keep func(ctx context.Context, row *store.Row) (bool, error)
 
-// sift returns the indices of the rows that are kept.
+// sift returns the indices of the rows that match. It uses several goroutines for many rows.
 func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error) {
-	const few = 50 // are not worth another goroutine
+	const few = 50 // rows do not justify another goroutine
 	workers := min(runtime.GOMAXPROCS(0), 1+len(rows)/few)
 	found, failed := make([][]int, workers), make([]error, workers)
 	var running sync.WaitGroup
@@ -418,12 +430,14 @@ func (f keep) sift(ctx context.Context, rows []store.Row) (kept []int, err error
 	return slices.Concat(found...), errors.Join(failed...)
 }
 
-// unexpected is the error of a panic beside the request's own goroutine, where it would end the process.
+// unexpected returns the error for a panic in a goroutine other than that of the request, where
+// a panic would end the process.
 func unexpected(panicked any) error {
 	return fmt.Errorf("look for what is asked: panic: %v\n%s", panicked, debug.Stack())
 }
 
-// tooMany says that what is asked cannot be answered from so many objects at once.
+// tooMany returns the error for a request that would have to read more than mostCandidates at
+// once.
 func tooMany(resource string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf(
 		"what q or filter ask for is looked for in more than %d %s: set a limit to have the answer in pages (kubectl does), or narrow it by namespace, cluster, label, name, age, phase or node",

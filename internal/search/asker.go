@@ -25,34 +25,45 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Live is a cluster that is asked itself, for what is never mirrored.
+// Live is a cluster that is asked directly, for objects that are never mirrored.
 type Live interface {
-	// Reachable is false once the cluster has not answered for a while.
+	// Reachable is false if the cluster has not answered for some time.
 	Reachable() bool
-	// Serves says whether the cluster has a type, as far as is known.
+	// Serves returns whether the cluster has a type, as far as is known.
 	Serves(gvr schema.GroupVersionResource) presence.Presence
-	// Get reads a path of the cluster, as JSON, without a limit: asker has one.
+	// Get reads a path of the cluster as JSON. The answer has no size limit: asker sets one.
 	Get(ctx context.Context, path string) (*http.Response, error)
 }
 
-// What it may cost to ask clusters. Who may see one namespace of theirs must be able to slow down neither them nor the hub.
+// Limits on questions to clusters. A user that may see one namespace must not be able to slow
+// down the clusters or the hub.
 const (
-	liveTime       = 5 * time.Second  // a cluster may take to answer
-	liveBudget     = 10 * time.Second // a request may take, waiting for its turn included
-	liveFresh      = 2 * time.Second  // an answer is also that to who asks the same again
-	liveRest       = 5 * time.Second  // a cluster that does not cope is not asked
-	livePerCluster = 2                // questions are on their way to a cluster at once
-	liveAtOnce     = 256              // and to all clusters
-	liveWaiting    = 64               // questions are on their way to a cluster, or wait for it
-	liveWaitingAll = 16384            // and for all clusters
-	liveNamespaces = 4                // namespaces are asked for one by one; if it is more, all are
+	// liveTime is the time that a cluster may take to answer.
+	liveTime = 5 * time.Second
+	// liveBudget is the time that a request may take, including the time in the queue.
+	liveBudget = 10 * time.Second
+	// liveFresh is the time for which an answer also serves the same question of others.
+	liveFresh = 2 * time.Second
+	// liveRest is the time for which an overloaded or failing cluster is not asked.
+	liveRest = 5 * time.Second
+	// livePerCluster is the number of concurrent questions to a cluster.
+	livePerCluster = 2
+	// liveAtOnce is the number of concurrent questions to all clusters.
+	liveAtOnce = 256
+	// liveWaiting is the number of questions to a cluster that are sent or queued.
+	liveWaiting = 64
+	// liveWaitingAll is the same number for all clusters together.
+	liveWaitingAll = 16384
+	// liveNamespaces is the number of namespaces that are asked for one by one. For more
+	// namespaces, one question asks for all.
+	liveNamespaces = 4
 )
 
-// bounds are of how many bytes there may be.
+// bounds are limits in bytes.
 type bounds struct {
-	answer   int64 // of an answer
-	request  int64 // of what a request is answered with
-	together int64 // of all that is held: answers, and what requests are answered with
+	answer   int64 // one answer of a cluster
+	request  int64 // the objects in the answer to one request
+	together int64 // everything in memory: answers of clusters and answers to requests
 }
 
 var liveBounds = bounds{answer: 16 << 20, request: 64 << 20, together: 256 << 20}
@@ -69,8 +80,9 @@ var (
 	errFull        = errors.New("the hub holds as many answers of clusters as it can: ask for single clusters or namespaces, or in a moment")
 )
 
-// question is one that a cluster is asked: for all objects of a type, or those of a namespace. One object is looked for in these: questions for
-// ever other names would be ever other ones.
+// question is a question to a cluster: for all objects of a type, or for those of a namespace.
+// One object is looked up in these. Questions for single objects could all differ, and no answer
+// would serve two requests.
 type question struct {
 	cluster   string
 	api       *member.API
@@ -85,13 +97,14 @@ func (q question) path() string {
 	return path + "/" + q.api.Resource
 }
 
-// asker asks clusters, the same question once for all who ask it at about the same time. It has limits of its own: what users ask must not be
-// taken out of those for the hub's own work in a cluster, nor teach these that a cluster is slow of which only the metrics server is.
+// asker asks clusters. Requests with the same question at about the same time share one answer.
+// Its limits are separate from those of the hub's own requests to a cluster. Otherwise questions
+// of users would use up the latter, and a slow metrics server would count as a slow cluster.
 type asker struct {
 	live  func(cluster string) (Live, bool)
 	slots chan struct{}
 	most  bounds
-	held  atomic.Int64 // bytes
+	held  atomic.Int64 // bytes in memory
 
 	mu        sync.Mutex
 	places    places
@@ -99,16 +112,18 @@ type asker struct {
 	clusters  map[string]*contact
 }
 
-// contact is what is known of asking a cluster. It is kept while the cluster is asked, or rests.
+// contact is the state of the questions to a cluster. It is kept while questions are unanswered
+// or the cluster rests.
 type contact struct {
 	slots  chan struct{}
 	places places
-	rests  time.Time // it is not asked before
+	rests  time.Time // the cluster is not asked before this time
 	why    error
 }
 
-// places are those of questions that have no answer yet, by the users who asked them first. Nobody may have more of them than are left for
-// all others, so that one who takes what there is leaves half of it.
+// places are slots for unanswered questions. A question belongs to the user that asked it first.
+// A user may have no more places than are free for all others, so that a user that takes as many
+// as possible leaves half of them.
 type places struct {
 	most, taken int
 	of          map[string]int
@@ -130,15 +145,15 @@ func (p *places) giveBack(user string) {
 	}
 }
 
-// inquiry is a question that is asked, and its answer when it is there.
+// inquiry is a question to a cluster, with the answer once done is closed.
 type inquiry struct {
 	question
-	user string // who asked it first
+	user string // the user that asked first
 
-	done    chan struct{} // closed when it is there
+	done    chan struct{} // closed when the answer is there
 	sent    atomic.Bool
 	cancel  context.CancelFunc
-	waiting int // for it; the asker must be locked
+	waiting int // callers that wait for the answer; the asker must be locked
 	rows    []store.Row
 	err     error
 }
@@ -150,7 +165,8 @@ func newAsker(live func(cluster string) (Live, bool)) *asker {
 	}
 }
 
-// ask asks a question, or joins those who do. It must be waited for. One for which there is no place is answered at once: with errBusy.
+// ask asks a question, or joins others with the same question. The caller must call wait. If
+// there is no free place, wait returns errBusy at once.
 func (a *asker) ask(ctx context.Context, q question) *inquiry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,12 +191,14 @@ func (a *asker) ask(ctx context.Context, q question) *inquiry {
 	a.places.take(r.user)
 	c.places.take(r.user)
 	a.inquiries[q] = r
-	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx)) // it may be of others, too
+	// Other callers may wait for the answer, too.
+	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go a.run(ctx, c, r)
 	return r
 }
 
-// wait returns the rows of the answer, which are not to be changed.
+// wait returns the rows of the answer, which must not be changed. It returns errLate or
+// errNotAsked if ctx ends first.
 func (a *asker) wait(ctx context.Context, r *inquiry) ([]store.Row, error) {
 	defer a.leave(r)
 	select {
@@ -199,7 +217,7 @@ func (a *asker) wait(ctx context.Context, r *inquiry) ([]store.Row, error) {
 	return nil, errNotAsked
 }
 
-// leave takes a question back for which nobody waits any more.
+// leave cancels a question if no caller waits for the answer any more.
 func (a *asker) leave(r *inquiry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -214,7 +232,7 @@ func (a *asker) leave(r *inquiry) {
 	}
 }
 
-// run finds the answer.
+// run gets the answer, or an error, and closes r.done.
 func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 	var held int64
 	defer func() {
@@ -270,7 +288,7 @@ func (a *asker) run(ctx context.Context, c *contact, r *inquiry) {
 	}
 }
 
-// answered gives the place of a question back, whose answer is there.
+// answered releases the place of a question and closes its done channel.
 func (a *asker) answered(c *contact, r *inquiry) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -280,14 +298,15 @@ func (a *asker) answered(c *contact, r *inquiry) {
 	close(r.done)
 }
 
-// drop gives up what is known of asking a cluster that is neither asked nor rests: it may have left. The asker must be locked.
+// drop deletes the contact of a cluster that has no unanswered question and does not rest: the
+// cluster may have left the fleet. The asker must be locked.
 func (a *asker) drop(cluster string) {
 	if c, ok := a.clusters[cluster]; ok && c.places.taken == 0 && !time.Now().Before(c.rests) {
 		delete(a.clusters, cluster)
 	}
 }
 
-// resting is why a cluster is not asked at present.
+// resting returns why the cluster is not asked at present; nil if it may be asked.
 func (a *asker) resting(c *contact) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -306,13 +325,14 @@ func (a *asker) forget(r *inquiry, held int64) {
 	}
 }
 
-// read asks. copes is false if the cluster says or shows that it is not to be asked now. held is what is held of the answer, also after an error.
+// read asks a cluster. copes is false if the cluster is overloaded or fails and should rest.
+// held is the size of the answer in memory, also after an error.
 func (a *asker) read(ctx context.Context, l Live, q question, held *int64) (rows []store.Row, copes bool, err error) {
 	resp, err := l.Get(ctx, q.path())
 	if err != nil {
 		return nil, false, errors.New("it did not answer")
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read as far as it matters
+	defer func() { _ = resp.Body.Close() }() // the relevant part was read
 	body := &counted{from: resp.Body, held: held, together: &a.held, most: a.most}
 	switch code := resp.StatusCode; code {
 	case http.StatusOK:
@@ -325,7 +345,7 @@ func (a *asker) read(ctx context.Context, l Live, q question, held *int64) (rows
 	}
 }
 
-// counted is an answer of which is counted what was read.
+// counted counts the bytes that are read of an answer. Reads fail at the limits of most.
 type counted struct {
 	from     io.Reader
 	held     *int64
@@ -346,7 +366,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unreadable is what is said of an answer that cannot be read.
+// unreadable returns the error for an answer that cannot be parsed; the errors of limits stay.
 func (q question) unreadable(err error) error {
 	if errors.Is(err, errLarge) || errors.Is(err, errFull) {
 		return err
@@ -354,7 +374,7 @@ func (q question) unreadable(err error) error {
 	return fmt.Errorf("its answer is no %s", q.api.GroupVersionKind.Kind)
 }
 
-// readList reads a list, object by object.
+// readList parses a list object by object.
 func readList(q question, from io.Reader) (rows []store.Row, err error) {
 	d := json.NewDecoder(from)
 	if begin, err := d.Token(); err != nil || begin != json.Delim('{') {
@@ -406,7 +426,7 @@ func readItems(q question, d *json.Decoder) (rows []store.Row, err error) {
 		return nil, q.unreadable(err)
 	}
 	if begin == nil {
-		return nil, nil // an empty list of Go
+		return nil, nil // Go encodes an empty list as null
 	}
 	for d.More() {
 		var raw json.RawMessage
@@ -425,7 +445,8 @@ func readItems(q question, d *json.Decoder) (rows []store.Row, err error) {
 	return rows, nil
 }
 
-// rowOf is the row of an object. What cannot be encoded in every form that may be asked for is an error here, before anything is written.
+// rowOf returns the row of an object. It returns an error for an object that some encoding
+// cannot represent, before the answer begins.
 func rowOf(q question, raw []byte) (store.Row, error) {
 	var content map[string]any
 	var o struct {

@@ -15,7 +15,7 @@ import (
 )
 
 // Limits on what is parsed of a request. They are in docs/search.md. The time to parse a request
-// grows linearly up to them, and BenchmarkBounds measures the time at them.
+// grows linearly up to the limits, and BenchmarkBounds measures that time.
 const (
 	// LongestURL is the maximum number of bytes of the path and query of a request, escaped.
 	LongestURL = 64 << 10
@@ -66,11 +66,11 @@ func checkSelector(text string) error {
 	return nil
 }
 
-// verbOf returns the verb that a request for objects needs on the hub.
+// verbOf returns the verb on the hub that a request for objects requires.
 func verbOf(at location, query url.Values) string {
 	watching, _ := strconv.ParseBool(query.Get("watch")) // invalid values are refused later
 	switch {
-	case at.watch || watching && at.name == "": // of one object, API servers do not look at it
+	case at.watch || watching && at.name == "": // API servers ignore the parameter for one object
 		return "watch"
 	case at.name != "":
 		return "get"
@@ -79,11 +79,11 @@ func verbOf(at location, query url.Values) string {
 	}
 }
 
-// admit refuses a caller who may do verb with no object at a location. It is called before the
-// parameters of the request are parsed; authorize finds later which of the objects asked for the
-// caller may see. named is a namespace that a parameter names, see firstNamespace, and authorize
-// wants the right there. Without any, the namespaces are those that RBAC gives the caller: nobody
-// can ask another authorizer for a list of them.
+// admit refuses a caller that may do verb with no object at a location. It is called before the
+// parameters of the request are parsed; authorize determines later which of the objects the
+// caller may see. named is a namespace from a parameter (see firstNamespace), for which
+// authorize requires the right. If it is "", the namespaces are those that RBAC gives the
+// caller: other authorizers have no request that lists them.
 func (s *Search) admit(ctx context.Context, at location, named, verb string) error {
 	asked := at.asked()
 	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
@@ -110,14 +110,15 @@ func (s *Search) admit(ctx context.Context, at location, named, verb string) err
 	return s.Authorize(ctx, what)
 }
 
-// firstNamespace returns the first namespace of the parameter namespaces; empty without one.
+// firstNamespace returns the first namespace of the parameter namespaces; "" if there is none.
 func firstNamespace(query url.Values) string {
 	named, _, _ := strings.Cut(query.Get("namespaces"), ",")
 	return strings.TrimSpace(named)
 }
 
-// admitAny refuses a caller who may list no mirrored type, in the named namespace or, without one,
-// in any. It is called before the parameters of a request about several types are parsed.
+// admitAny refuses a caller that may list no mirrored type in the namespace named or, if that is
+// "", in any namespace. It is called before the parameters of a request about several types are
+// parsed.
 func (s *Search) admitAny(ctx context.Context, named string) error {
 	var refused error
 	for _, t := range s.Mirror.Types() {

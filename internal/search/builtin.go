@@ -24,8 +24,8 @@ const (
 	unset = "<unset>"
 )
 
-// builtin are the columns of Kubernetes' own kinds, as kubectl users know them. Those of
-// Secrets are fewer: of most of them only the metadata is mirrored.
+// builtin are the columns of Kubernetes' own kinds, as in kubectl. Secrets have fewer: only the
+// metadata of most of them is mirrored.
 var builtin = map[schema.GroupKind]*columns{
 	{Kind: "Pod"}: withConditions(ended,
 		text("Ready", func(p *corev1.Pod) string { return summarize(p).ready }),
@@ -218,7 +218,7 @@ var builtin = map[schema.GroupKind]*columns{
 	),
 }
 
-// orNotSet is a number or percentage as kubectl shows it.
+// orNotSet returns a number or percentage as kubectl shows it.
 func orNotSet(v *intstr.IntOrString) string {
 	if v == nil {
 		return "N/A"
@@ -233,7 +233,7 @@ func value[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// ratio is ready of desired, which is one where it is not said.
+// ratio returns READY/DESIRED; desired defaults to 1.
 func ratio(ready int32, desired *int32) string { return fmt.Sprintf("%d/%d", ready, value(desired, 1)) }
 
 func join[T any](all []T, name func(T) string) string {
@@ -394,7 +394,8 @@ func hosts(i *networkingv1.Ingress) string {
 	return or(strings.Join(hosts, ","), "*")
 }
 
-// first and last time that an event was seen; newer events have only one, or a series.
+// first returns the first time that an event was seen. Newer events have only one time, or a
+// series.
 func first(e *corev1.Event) time.Time {
 	if e.FirstTimestamp.IsZero() {
 		return e.EventTime.Time
@@ -413,7 +414,7 @@ func lastSeen(e *corev1.Event) string {
 	}
 }
 
-// eventSource is who tells of an event and, if that is said, where.
+// eventSource returns the component that reports an event and, if known, its host or instance.
 func eventSource(e *corev1.Event) string {
 	source := or(e.Source.Component, e.ReportingController)
 	if instance := or(e.Source.Host, e.ReportingInstance); instance != "" {

@@ -21,7 +21,7 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Collections are lists of several types at once, at the path and in the shape of Clusterpedia's.
+// Collections are lists of several types, with the path and the format of Clusterpedia.
 var collectionVersion = schema.GroupVersion{Group: "clusterpedia.io", Version: "v1beta1"}
 
 const (
@@ -30,10 +30,10 @@ const (
 	collectionPath     = "/apis/clusterpedia.io/v1beta1/collectionresources/"
 )
 
-// collection says which types it has.
+// collection defines which types it contains.
 type collection struct {
 	what string
-	// has says so of a type; of "any" the request does.
+	// has reports whether the collection contains a type. For "any", the request decides.
 	has func(p params, t schema.GroupVersionResource, kind string) bool
 }
 
@@ -93,7 +93,7 @@ func resourceTexts(t schema.GroupVersionResource) []string {
 	return texts
 }
 
-// addCollections adds them to what is discovered.
+// addCollections adds the collections to discovery.
 func (c catalogue) addCollections() {
 	c[collectionVersion.Group] = map[string][]member.API{collectionVersion.Version: {{
 		GroupVersionKind: collectionVersion.WithKind(collectionKind), Resource: collectionResource, Singular: "collectionresource",
@@ -160,7 +160,7 @@ func (s *Search) serveCollections(w http.ResponseWriter, r *http.Request, at loc
 	}
 }
 
-// listCollections are the collections by name.
+// listCollections returns the list of the collections by name.
 func listCollections(as form) any {
 	names := slices.Sorted(maps.Keys(collections))
 	if as.as == asTable {
@@ -180,8 +180,8 @@ func listCollections(as form) any {
 	return map[string]any{"apiVersion": collectionVersion.String(), "kind": collectionKind + "List", "metadata": map[string]any{}, "items": items}
 }
 
-// types are the mirrored types of a collection that the caller may know, in their order: by group,
-// the preferred version first, and name.
+// types returns the mirrored types of a collection that the caller may know, sorted by group,
+// then version (the preferred one first), then name.
 func (s *Search) types(ctx context.Context, one collection, p params) (out []schema.GroupVersionResource, err error) {
 	for _, t := range s.Mirror.Types() {
 		gvr := t.GroupVersionResource()
@@ -202,7 +202,8 @@ func (s *Search) types(ctx context.Context, one collection, p params) (out []sch
 	return out, nil
 }
 
-// serveCollection answers with the objects of all types that the caller may list, each as its own list has them.
+// serveCollection answers with the objects of all types that the caller may list. For each type
+// the rules of its own list hold.
 func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at location, one collection, p params, as form) error {
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
@@ -223,7 +224,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 			refused = err
 			closed = append(closed, gvr.GroupResource().String())
 			continue
-		case isClosed(err) && isUnlike(err): // for the caller there is no such type
+		case isClosed(err) && isUnlike(err): // for the caller the type does not exist
 			continue
 		case apierrors.IsNotFound(err), isClosed(err):
 			missing = err
@@ -234,7 +235,7 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 		if len(e.view.kind.clusters) == 0 {
 			continue
 		}
-		e.view.kind.others = nil // these versions are entries of their own
+		e.view.kind.others = nil // other versions are entries of their own
 		only.add(gvr.GroupResource(), e.view.seen)
 		warnings = append(warnings, s.typeWarnings(e.at, e.view.kind, e.view.seen)...)
 		entries = append(entries, e)
@@ -269,7 +270,8 @@ func (s *Search) serveCollection(w http.ResponseWriter, r *http.Request, at loca
 	return s.list(ctx, w, pages, enc, collectionResource+"/"+at.name)
 }
 
-// collectionEncoder writes each object as the encoder of its type does, and tables with columns that every type has.
+// collectionEncoder returns an encoder that writes each object as the encoder of its type does,
+// and tables with columns that every type has.
 func (s *Search) collectionEncoder(ctx context.Context, as form, at location, entries []entry, p params) (encoder, error) {
 	by := map[string]encoder{}
 	columns := collectionColumns()
@@ -301,7 +303,7 @@ func (s *Search) collectionEncoder(ctx context.Context, as form, at location, en
 		}
 		item, err := one.item(row)
 		if cells, ok := item.(metav1.TableRow); ok && stale && len(cells.Cells) < len(columns.heads)+1 {
-			cells.Cells = append(cells.Cells, "now") // of a type that is not stale
+			cells.Cells = append(cells.Cells, "now") // a type that is not stale
 			item = cells
 		}
 		return item, err
@@ -334,14 +336,14 @@ func collectionColumns() *columns {
 	}, row: func(store.Row) ([]any, error) { return nil, nil }}
 }
 
-// collector reads the types of a collection one after the other.
+// collector reads the types of a collection one after another.
 type collector struct {
-	tag     string // of what is asked for
+	tag     string // hash of the request
 	entries []entry
 	pagers  []*pager
 	name    string
-	limit   int // 0: none
-	now     int // which is being read
+	limit   int // 0: no limit
+	now     int // index of the entry that is being read
 	read    int
 	before  int
 	total   int64
@@ -349,15 +351,15 @@ type collector struct {
 	last    bool
 }
 
-// collectionToken is where a collection goes on.
+// collectionToken is where a collection continues.
 type collectionToken struct {
 	Type string `json:"t"`
-	Next string `json:"n"` // the type's own; "": from its beginning
+	Next string `json:"n"` // the token of the type; "": its beginning
 	Read int    `json:"r"`
-	Tag  string `json:"q"` // of what is asked for
+	Tag  string `json:"q"` // hash of the request
 }
 
-// collect reads what is in the entries, from where a request goes on.
+// collect returns a collector for the entries, which begins where the request continues.
 func (s *Search) collect(ctx context.Context, entries []entry, p params) (*collector, error) {
 	c := &collector{entries: entries, limit: p.limit, last: p.noContinue, tag: p.tag}
 	var token collectionToken
@@ -422,7 +424,8 @@ func (c *collector) next(ctx context.Context) (store.Page, error) {
 	return store.Page{}, nil
 }
 
-// tail implements source. What goes on is said twice, once where Clusterpedia's clients look for it.
+// tail implements source. It returns the continue token twice: clients of Clusterpedia read it
+// from another field.
 func (c *collector) tail() (metav1.ListMeta, map[string]any) {
 	meta := metav1.ListMeta{ResourceVersion: c.version.String()}
 	more := map[string]any{}

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// otherVersions are warnings of types that a collection names in one version, and that clusters have in another: they are left out.
+// otherVersions returns warnings about types that the collection names in one version and that
+// clusters have in another. Their objects are left out.
 func (s *Search) otherVersions(ctx context.Context, at location, one collection, p params) (warnings []string, err error) {
 	named, err := s.types(ctx, one, p)
 	if err != nil {
@@ -37,7 +38,7 @@ func (s *Search) otherVersions(ctx context.Context, at location, one collection,
 		}
 		v, err := s.look(ctx, location{cluster: at.cluster, document: "apis", GroupVersionResource: gvr, names: at.names, own: true}, p, "list")
 		if err != nil || len(v.kind.clusters) == 0 {
-			continue // it is not the caller's to know of, or not of these clusters
+			continue // the caller may not know the type, or it is not in the requested clusters
 		}
 		warnings = append(warnings, fmt.Sprintf("%s of %s are left out: they are in version %s", gvr.GroupResource(), enumerate(v.kind.clusters), gvr.Version))
 	}

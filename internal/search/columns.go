@@ -14,31 +14,31 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// columns are how objects of a type are shown in a table.
+// columns define how objects of a type are shown in a table.
 type columns struct {
 	heads []head
-	// row gives the cells of the heads that have none of their own.
+	// row returns the cells of the heads without a function cell.
 	row func(store.Row) ([]any, error)
-	// conditions are those of a row; nil: it has none.
+	// conditions returns the conditions of a row; nil: rows have none.
 	conditions func(store.Row) []metav1.TableRowCondition
 }
 
-// head is one column. Those without a cell take theirs from the object.
+// head is one column. Without a function cell, the value comes from columns.row.
 type head struct {
 	name, typ, format string
 	wide              bool
 	cell              func(store.Row) any
 }
 
-// Every table has these.
+// Columns of every table; the name and age may be replaced.
 var (
 	clusterHead = head{name: "Cluster", typ: "string", cell: func(r store.Row) any { return r.Cluster }}
 	nameHead    = head{name: "Name", typ: "string", format: "name", cell: func(r store.Row) any { return r.Name }}
 	ageHead     = head{name: "Age", typ: "string", cell: func(r store.Row) any { return since(r.Created) }}
 )
 
-// lastSeen returns the columns with one more where rows are stale: how long ago their cluster was last seen. Where none is,
-// tables are those of an API server.
+// lastSeen returns the columns with an additional one, how long ago the cluster was last seen,
+// if any row is stale. Otherwise tables have the same columns as those of an API server.
 func (c *columns) lastSeen(stale map[string]time.Time) *columns {
 	if len(stale) == 0 {
 		return c
@@ -52,7 +52,7 @@ func (c *columns) lastSeen(stale map[string]time.Time) *columns {
 	return &columns{heads: append(slices.Clip(c.heads), seen), row: c.row, conditions: c.conditions}
 }
 
-// plain are the columns of types of which nothing else is known.
+// plain returns the columns of types without other columns.
 func plain() *columns {
 	return &columns{
 		heads: []head{clusterHead, nameHead, ageHead},
@@ -72,7 +72,7 @@ func (c *columns) definitions() []metav1.TableColumnDefinition {
 	return all
 }
 
-// neutralCell returns what an object says as a cell. kubectl shows the first line of a text, and
+// neutralCell returns a text of an object as a cell. kubectl shows the first line of a text, and
 // takes a tab for the end of a cell.
 func neutralCell(text string) string { return strings.ReplaceAll(neutral.Text(text), "\t", " ") }
 
@@ -101,8 +101,8 @@ type column[T any] struct {
 	value func(*T) any
 }
 
-// table puts the columns of a built-in kind together: after the cluster and, unless it
-// has a column of its own, the name.
+// table returns the columns of a built-in kind: the cluster, the name (unless the kind has its
+// own column for it), then cs.
 func table[T any](cs ...column[T]) *columns {
 	c := &columns{heads: []head{clusterHead}}
 	if !slices.ContainsFunc(cs, func(col column[T]) bool { return col.name == nameHead.name }) {
@@ -127,7 +127,7 @@ func table[T any](cs ...column[T]) *columns {
 	return c
 }
 
-// withConditions are the columns of a kind whose rows may have conditions.
+// withConditions returns the columns of a kind whose rows may have conditions.
 func withConditions[T any](conditions func(store.Row) []metav1.TableRowCondition, cs ...column[T]) *columns {
 	c := table(cs...)
 	c.conditions = conditions
@@ -142,7 +142,7 @@ func number[T any, N int | int32 | int64](name string, value func(*T) N) column[
 	return column[T]{head{name: name, typ: "integer"}, func(o *T) any { return value(o) }}
 }
 
-// numeral is a number in a column that API servers declare as one of text.
+// numeral is a number in a column that API servers declare as text.
 func numeral[T any, N int | int32 | int64](name string, value func(*T) N) column[T] {
 	c := number(name, value)
 	c.typ = "string"
@@ -163,7 +163,7 @@ func wide[T any](name string, value func(*T) string) column[T] {
 
 func age[T any]() column[T] { return column[T]{head: ageHead} }
 
-// since is the time that has passed, as kubectl shows it.
+// since returns the time that has passed since t, as kubectl shows it.
 func since(t time.Time) string {
 	if t.IsZero() {
 		return "<unknown>"
@@ -171,7 +171,7 @@ func since(t time.Time) string {
 	return duration.HumanDuration(time.Since(t))
 }
 
-// or replaces what is not set.
+// or returns value, or otherwise if value is empty.
 func or(value, otherwise string) string {
 	if value == "" {
 		return otherwise

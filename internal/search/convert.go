@@ -20,10 +20,12 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// A cluster's objects of a type are mirrored in one version, which its API server converts to any other that it serves. Here those of
-// Kubernetes' own types are converted whose versions are the same but for their name, or differ so little that a pure function does it.
+// The objects of a type are mirrored from a cluster in one version, which the API server of the
+// cluster can convert to all others. Here objects of Kubernetes' own types are converted whose
+// versions differ only in the name, or so little that a pure function can convert them.
 
-// interchangeable are, of types of Kubernetes, the versions that do not differ. It has what some Kubernetes since 1.30 serves in more than one.
+// interchangeable are the versions, by type of Kubernetes, that differ only in the name. It
+// contains all types that some Kubernetes since 1.30 serves in several such versions.
 var interchangeable = map[schema.GroupResource][]string{
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"}:         {"v1", "v1beta1", "v1alpha1"},
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicybindings"}:   {"v1", "v1beta1", "v1alpha1"},
@@ -41,7 +43,8 @@ var interchangeable = map[schema.GroupResource][]string{
 	{Group: "storage.k8s.io", Resource: "volumeattributesclasses"}:                         {"v1", "v1beta1", "v1alpha1"},
 }
 
-// versionsLike are a version of a type and those that differ from it in nothing but their name; nil: there are none.
+// versionsLike returns a version of a type and those that differ from it only in the name; nil
+// if there are none.
 func versionsLike(gr schema.GroupResource, version string) []string {
 	if versions := interchangeable[gr]; slices.Contains(versions, version) {
 		return versions
@@ -49,22 +52,23 @@ func versionsLike(gr schema.GroupResource, version string) []string {
 	return nil
 }
 
-// areInterchangeable says whether versions of a type differ in nothing but their name.
+// areInterchangeable reports whether two versions of a type differ only in the name.
 func areInterchangeable(gr schema.GroupResource, one, other string) bool {
 	return slices.Contains(versionsLike(gr, one), other)
 }
 
-// conversion shows objects that are mirrored as one type as another.
+// conversion shows objects that are mirrored as one type as objects of another.
 type conversion struct {
 	resource string
 	from, to schema.GroupVersionKind
-	// convert changes what differs, besides apiVersion and kind.
+	// convert changes everything that differs, except apiVersion and kind.
 	convert func(body) error
-	// fields by which objects are selected as those of to, and what they are in from; metadata is the same.
+	// fields by which objects of the type to can be selected, with their paths in from. Fields
+	// of metadata are the same in both.
 	fields map[string]string
 }
 
-// conversions are those of types that every supported Kubernetes serves as both.
+// conversions are those between types that every supported Kubernetes serves.
 var conversions = []*conversion{
 	{
 		resource: "horizontalpodautoscalers",
@@ -86,7 +90,8 @@ var conversions = []*conversion{
 	},
 }
 
-// source has a location lead to what is mirrored: if that is another type, of which objects can be converted, as at.shown.
+// source returns the location of the mirrored type for a location. If that is another type,
+// whose objects can be converted, the conversion is in shown.
 func (s *Search) source(at location) location {
 	i := slices.IndexFunc(conversions, func(c *conversion) bool {
 		return c.to.GroupVersion() == at.GroupVersion() && c.resource == at.Resource
@@ -102,12 +107,12 @@ func (s *Search) source(at location) location {
 	return at
 }
 
-// mirrors says whether a type is mirrored from any cluster.
+// mirrors reports whether any cluster mirrors a type.
 func (s *Search) mirrors(gvr schema.GroupVersionResource) bool {
 	return slices.ContainsFunc(s.Mirror.Types(), func(t mirror.Type) bool { return t.GroupVersionResource() == gvr })
 }
 
-// asked is the type that the request names.
+// asked returns the type that the request names.
 func (at *location) asked() schema.GroupVersionResource {
 	if at.shown != nil {
 		return at.shown.to.GroupVersion().WithResource(at.Resource)
@@ -115,7 +120,7 @@ func (at *location) asked() schema.GroupVersionResource {
 	return at.GroupVersionResource
 }
 
-// as is the kind as which objects of k are shown.
+// as returns the kind in which objects of k are shown.
 func (at *location) as(k kind) schema.GroupVersionKind {
 	if at.shown != nil {
 		return at.shown.to
@@ -123,7 +128,7 @@ func (at *location) as(k kind) schema.GroupVersionKind {
 	return at.GroupVersion().WithKind(k.GroupVersionKind.Kind)
 }
 
-// translate has what is asked of the fields of a type be asked of those of the type that is mirrored.
+// translate replaces the fields in field selectors by those of the mirrored type.
 func (at *location) translate(p *params) error {
 	if at.shown == nil {
 		return nil
@@ -147,7 +152,7 @@ func (at *location) translate(p *params) error {
 	return nil
 }
 
-// shownAs returns a group and those whose types can be shown as types of it.
+// shownAs returns a group, and the groups whose types can be shown as types of that group.
 func shownAs(group string) []string {
 	groups := []string{group}
 	for _, v := range conversions {
@@ -158,7 +163,7 @@ func shownAs(group string) []string {
 	return groups
 }
 
-// addConverted adds what is not mirrored but can be shown.
+// addConverted adds types that are not mirrored and can be converted from mirrored types.
 func (c catalogue) addConverted() {
 	for _, v := range conversions {
 		types := c[v.from.Group][v.from.Version]
@@ -183,7 +188,8 @@ func (b body) rename(from, to string) {
 	}
 }
 
-// toEventsV1 makes an Event of events.k8s.io of one of the core API: it has other names for the same.
+// toEventsV1 converts an Event of the core API to one of events.k8s.io, which has other names
+// for the same fields.
 func toEventsV1(o body) error {
 	for from, to := range map[string]string{
 		"involvedObject": "regarding", "message": "note", "reportingComponent": "reportingController", "source": "deprecatedSource",
@@ -191,7 +197,8 @@ func toEventsV1(o body) error {
 	} {
 		o.rename(from, to)
 	}
-	for _, name := range []string{"reportingController", "reportingInstance"} { // which older Events do not have
+	// older Events do not have these
+	for _, name := range []string{"reportingController", "reportingInstance"} {
 		if string(o[name]) == `""` {
 			delete(o, name)
 		}
@@ -199,7 +206,7 @@ func toEventsV1(o body) error {
 	return nil
 }
 
-// Annotations of HorizontalPodAutoscalers of v1, which say what that version has no fields for.
+// Annotations of HorizontalPodAutoscalers of v1 for the values that v1 has no fields for.
 const (
 	metricsAnnotation        = "autoscaling.alpha.kubernetes.io/metrics"
 	currentMetricsAnnotation = "autoscaling.alpha.kubernetes.io/current-metrics"
@@ -207,11 +214,11 @@ const (
 	behaviorAnnotation       = "autoscaling.alpha.kubernetes.io/behavior"
 )
 
-// toAutoscalingV1 makes a HorizontalPodAutoscaler of v1 of one of v2, as API servers do: what is more than a utilization of the processor is
-// in annotations.
+// toAutoscalingV1 converts a HorizontalPodAutoscaler from v2 to v1, as API servers do:
+// everything except the CPU utilization becomes annotations.
 func toAutoscalingV1(o body) error {
 	if o["spec"] == nil {
-		return nil // of an object that is gone nothing else is known
+		return nil // only the metadata is known of a deleted object
 	}
 	var spec autoscalingv2.HorizontalPodAutoscalerSpec
 	var status autoscalingv2.HorizontalPodAutoscalerStatus
@@ -253,7 +260,7 @@ func toAutoscalingV1(o body) error {
 		annotations[currentMetricsAnnotation] = current
 	}
 	if len(status.Conditions) > 0 {
-		annotations[conditionsAnnotation] = status.Conditions // which have the same fields
+		annotations[conditionsAnnotation] = status.Conditions // the fields are the same
 	}
 	if spec.Behavior != nil {
 		raw, err := json.Marshal(spec.Behavior)
@@ -269,7 +276,7 @@ func toAutoscalingV1(o body) error {
 	return errors.Join(o.annotate(annotations), o.set("spec", v1), o.set("status", now))
 }
 
-// annotate replaces the annotations of a v1 by these, as JSON.
+// annotate replaces the annotations of v1 by the given values, as JSON.
 func (b body) annotate(annotations map[string]any) error {
 	metadata, all := body{}, map[string]string{}
 	if err := json.Unmarshal(b["metadata"], &metadata); err != nil {
@@ -293,7 +300,8 @@ func (b body) annotate(annotations map[string]any) error {
 	return errors.Join(metadata.set("annotations", all), b.set("metadata", metadata))
 }
 
-// capitalized has the names of fields begin with a capital: in this annotation they are those of Go.
+// capitalized returns a value whose field names begin with a capital: this annotation has the
+// names of Go fields.
 func capitalized(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -310,7 +318,7 @@ func capitalized(value any) any {
 	return value
 }
 
-// quantity is what a pointer points to; nothing: 0.
+// quantity returns the value of a pointer; 0 for nil.
 func quantity(q *resource.Quantity) resource.Quantity {
 	if q == nil {
 		return resource.Quantity{}

@@ -19,17 +19,17 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// grouping is what objects are counted by.
+// grouping is a value by which objects are counted.
 type grouping struct {
 	name string
-	key  string // of the query language; a label's is query.Label
+	key  string // of the query language; query.Label for labels
 	by   store.By
 }
 
-// mostGroupings is by how much is counted at once.
+// mostGroupings is the maximum number of groupings in a request.
 const mostGroupings = 4
 
-// groupings are what can be counted by, beside labels.
+// groupings are the possible groupings, except labels.
 var groupings = map[string]grouping{
 	query.Cluster:   {key: query.Cluster, by: store.By{Column: "cluster"}},
 	query.Namespace: {key: query.Namespace, by: store.By{Column: "namespace"}},
@@ -39,9 +39,7 @@ var groupings = map[string]grouping{
 	query.Image:     {key: query.Image, by: store.By{Field: store.FieldImages}},
 }
 
-// CheckGroup returns an error if a text does not say by what is counted, as the parameter group
-// takes
-// it.
+// CheckGroup returns an error if a text is not a valid value of the parameter group.
 func CheckGroup(text string) error {
 	_, err := parseGroupings(text)
 	return err
@@ -79,10 +77,10 @@ type counts struct {
 	total  int64
 	groups map[string]int64 // by the values as JSON
 
-	candidates int // that were read
+	candidates int // objects that were read to be filtered
 }
 
-// bounded refuses an answer that is too large.
+// bounded returns an error if there are too many groups.
 func (c *counts) bounded() error {
 	if len(c.groups) > mostGroups {
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter group: there are more than %d groups; narrow the search, or count by less", mostGroups))
@@ -95,7 +93,7 @@ func (c *counts) add(values []string, n int64) {
 	c.groups[string(key)] += n
 }
 
-// serveCounts answers a list with counts.
+// serveCounts answers a list request with counts.
 func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location, p params, as form) error {
 	ctx, cancel := context.WithTimeout(r.Context(), searchTimeout)
 	defer cancel()
@@ -114,7 +112,7 @@ func (s *Search) serveCounts(w http.ResponseWriter, r *http.Request, at location
 	return answerCounts(w, as, p.group, c)
 }
 
-// countView adds the objects of a view.
+// countView adds the counts of the objects of a view.
 func (s *Search) countView(ctx context.Context, at location, v view, by []grouping, c *counts) error {
 	for _, g := range by {
 		if err := s.about(ctx, at, v.kind, g.key); err != nil {
@@ -125,7 +123,7 @@ func (s *Search) countView(ctx context.Context, at location, v view, by []groupi
 		}
 	}
 	if v.query.Clusters != nil && len(v.query.Clusters) == 0 {
-		return nil // for the store, none are all
+		return nil // for the store, an empty list means all
 	}
 	if v.keep != nil {
 		return s.countCandidates(ctx, v, by, c)
@@ -169,7 +167,7 @@ func (s *Search) countView(ctx context.Context, at location, v view, by []groupi
 	return nil
 }
 
-// countCandidates counts what has to be looked for in objects.
+// countCandidates adds counts of objects that must be read to be filtered.
 func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *counts) error {
 	if c.candidates >= mostCandidates {
 		return tooMany(v.query.Resource)
@@ -216,7 +214,7 @@ func (s *Search) countCandidates(ctx context.Context, v view, by []grouping, c *
 	return nil
 }
 
-// answerCounts writes counts, the largest first, as a document or a table.
+// answerCounts writes counts as a document or a table, the largest first.
 func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error {
 	out := fleetv1alpha1.SearchCounts{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "SearchCounts"},
@@ -254,7 +252,8 @@ func answerCounts(w http.ResponseWriter, as form, by []grouping, c counts) error
 	return as.wire.answer(w, table)
 }
 
-// isUnlike says whether an error is that a type is none of which something is asked, or is not where it is asked for; not that a cluster is not there.
+// isUnlike reports whether an error means that a type cannot match the request, or does not
+// exist where it is requested. It is false if the error is about a cluster that does not exist.
 func isUnlike(err error) bool {
 	if _, ok := errors.AsType[unlikeError](err); ok {
 		return true

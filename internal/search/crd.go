@@ -16,9 +16,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// columns of a type: Kubernetes' own, those that the CustomResourceDefinition names, or
-// the name and the age. A table has one set of columns: of several clusters' definitions the first one's are taken that
-// has the version, and columns that can be shown.
+// columns returns the columns of a type: the built-in ones of Kubernetes, those of its
+// CustomResourceDefinition, or name and age. A table has one set of columns: of the definitions
+// of several clusters, it is the first that has the version and columns that can be shown.
 func (s *Search) columns(ctx context.Context, at location, k kind) (*columns, error) {
 	if c, ok := builtin[k.GroupVersionKind.GroupKind()]; ok {
 		return c, nil
@@ -46,7 +46,7 @@ func (s *Search) columns(ctx context.Context, at location, k kind) (*columns, er
 	return c, err
 }
 
-// custom are the columns that a definition names; false if one of them has a path that is not evaluated here.
+// custom returns the columns of a definition; false if one of them has an unsupported path.
 func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns, bool) {
 	c := &columns{heads: []head{clusterHead, nameHead}}
 	var paths []*jsonpath.JSONPath
@@ -77,8 +77,9 @@ func custom(printed []apiextensionsv1.CustomResourceColumnDefinition) (*columns,
 	return c, true
 }
 
-// descends says whether a path goes down an object, a level with each step: then it costs no more than the object is large. A cluster may
-// serve definitions that no API server has checked, and recursion, unions and loops multiply what they find.
+// descends reports whether each step of a path goes one level down the object. The cost of such
+// a path is limited by the size of the object. A cluster may serve definitions that no API
+// server has checked, and recursion, unions and loops multiply their results.
 func descends(n jsonpath.Node) bool {
 	switch n := n.(type) {
 	case *jsonpath.ListNode:
@@ -92,8 +93,8 @@ func descends(n jsonpath.Node) bool {
 	}
 }
 
-// customCell is what a path finds, as its type wants it; nothing where it finds nothing
-// of that type.
+// customCell returns the value at a path, in the type of the column; nil if there is no value of
+// that type.
 func customCell(path *jsonpath.JSONPath, typ string, o any) any {
 	found, err := path.FindResults(o)
 	if err != nil || len(found) == 0 || len(found[0]) == 0 {
@@ -102,7 +103,8 @@ func customCell(path *jsonpath.JSONPath, typ string, o any) any {
 	value := found[0][0].Interface()
 	if typ == "string" {
 		text := bytes.Buffer{}
-		if err := path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}); err != nil { // null is printed as no value
+		// null is printed as no value
+		if err := path.PrintResults(&text, []reflect.Value{reflect.ValueOf(value)}); err != nil {
 			return nil
 		}
 		return text.String()

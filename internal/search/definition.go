@@ -14,9 +14,10 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Versions are the versions of groups that a cluster serves ("": any). custom are the versions that
-// the mirror may have definitions of: their groups are not Kubernetes' own. The caller must be
-// allowed to know what the cluster serves. Types that the caller may not know are left out.
+// Versions returns the versions of groups that a cluster serves ("": any cluster). custom are
+// those whose groups are not Kubernetes' own, for which the mirror may have definitions. The
+// caller must be allowed to know what the cluster serves. Types that the caller may not know are
+// left out.
 func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []schema.GroupVersion, err error) {
 	if cluster != "" {
 		if err := s.authorizeCluster(ctx, cluster); err != nil {
@@ -41,15 +42,17 @@ func (s *Search) Versions(ctx context.Context, cluster string) (all, custom []sc
 	return all, custom, nil
 }
 
-// Prefix of references in documents of OpenAPI v3, and what every object refers to.
+// Prefixes of references in OpenAPI v3 documents, and of the types of meta.k8s.io/v1.
 const (
 	components = "#/components/schemas/"
 	metaPrefix = "io.k8s.apimachinery.pkg.apis.meta.v1."
 )
 
-// Definitions is the document, of OpenAPI v3, of the types that a cluster ("": any) has in a version of a group by
-// CustomResourceDefinitions, as far as those are mirrored; nil if none is. Of several clusters' definitions of a type that of the first by name is taken
-// that has the version, of the clusters in which the caller may list the type. What it refers to of meta.k8s.io/v1 is not in it.
+// Definitions returns the OpenAPI v3 document of the types that a cluster ("": any) has in a
+// version of a group, from mirrored CustomResourceDefinitions; nil if there are none. If several
+// clusters define a type, the definition of the first by name that has the version is used,
+// among the clusters in which the caller may list the type. Referenced types of meta.k8s.io/v1
+// are not included.
 func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.GroupVersion) (map[string]any, error) {
 	paths, schemas := map[string]any{}, map[string]any{}
 	c, err := s.catalogueFor(ctx, cluster, gv.Group)
@@ -95,14 +98,15 @@ func (s *Search) Definitions(ctx context.Context, cluster string, gv schema.Grou
 	}, nil
 }
 
-// definition is the schema of a type, and the kind of its lists; nil if it is not known, or not for the caller.
+// definition returns the schema of a type and the kind of its lists; nil if the schema is not
+// known or hidden from the caller.
 func (s *Search) definition(ctx context.Context, cluster string, api member.API) (written map[string]any, listKind string, err error) {
 	k, err := s.definedIn(ctx, cluster, api)
 	if err != nil {
 		return nil, "", err
 	}
 	err = s.definitions(ctx, k, api.GroupVersionResource().GroupResource(), func(body []byte) bool {
-		var definition struct { // its schema as it is written
+		var definition struct { // the schema as it is written
 			Spec struct {
 				Names struct {
 					ListKind string `json:"listKind"`
@@ -128,7 +132,8 @@ func (s *Search) definition(ctx context.Context, cluster string, api member.API)
 	return written, listKind, err
 }
 
-// definedIn are the clusters of which the caller may know how they define a type: the one asked for, or those in which they may list it.
+// definedIn returns the clusters whose definition of a type the caller may know: the given
+// cluster, or for "" those in which the caller may list the type.
 func (s *Search) definedIn(ctx context.Context, cluster string, api member.API) (kind, error) {
 	k := kind{scopes: map[bool][]string{}}
 	if cluster != "" {
@@ -151,8 +156,8 @@ func (s *Search) definedIn(ctx context.Context, cluster string, api member.API) 
 	return k, err
 }
 
-// definitions hands the definitions of a type to take, of one cluster after another by name, until it takes one: that one cluster's is of no
-// use is no other's loss.
+// definitions calls take with the definitions of a type, by name of the cluster, until take
+// returns true. A useless definition of one cluster does not hide those of others.
 func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResource, take func(body []byte) bool) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions", Clusters: append([]string{}, k.clusters...), Names: []string{gr.String()}, Limit: 1,
@@ -167,7 +172,7 @@ func (s *Search) definitions(ctx context.Context, k kind, gr schema.GroupResourc
 	}
 }
 
-// described is the schema of an object with what all objects have.
+// described adds to the schema of an object the fields that all objects have.
 func described(defined map[string]any, kind map[string]any) map[string]any {
 	properties, _ := defined["properties"].(map[string]any)
 	if properties == nil {
@@ -183,7 +188,7 @@ func described(defined map[string]any, kind map[string]any) map[string]any {
 
 func refer(name string) map[string]any { return map[string]any{"$ref": components + name} }
 
-// reading is a path that can be read.
+// reading returns the OpenAPI description of a path for GET.
 func reading(action string, kind map[string]any, answer string) map[string]any {
 	return map[string]any{"get": map[string]any{
 		"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind,

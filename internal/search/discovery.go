@@ -22,7 +22,7 @@ import (
 // aggregated is the media type of discovery in one document.
 const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// verbs are what the fleet can do with the types of a group.
+// verbs returns what the fleet supports for the types of a group.
 func verbs(group string) []string {
 	if group == collectionVersion.Group || group == metricsVersion.Group {
 		return []string{"get", "list"}
@@ -30,16 +30,15 @@ func verbs(group string) []string {
 	return []string{"get", "list", "watch"}
 }
 
-// catalogue is what is mirrored: for each group its versions, the preferred one first,
-// and the types of each.
+// catalogue has the mirrored types by group and version.
 type catalogue map[string]map[string][]member.API
 
-// catalogue of one cluster, or the union over all. A type that is namespaced in any
-// cluster is namespaced in the union, so that clients can ask for one namespace as well
-// as for all; a request for all of them finds the objects of either scope, and says so.
+// catalogue returns the types of one cluster, or the union of all for "". A type that is
+// namespaced in any cluster is namespaced in the union, so that clients can request one
+// namespace or all. A request for all finds the objects of both scopes, and a warning says so.
 func (s *Search) catalogue(cluster string) catalogue { return catalogueOf(s.typesIn(cluster)) }
 
-// typesIn returns the types that are mirrored from one cluster, or from any.
+// typesIn returns the types that are mirrored from one cluster; for "", from any.
 func (s *Search) typesIn(cluster string) []mirror.Type {
 	return slices.DeleteFunc(slices.Clone(s.Mirror.Types()), func(t mirror.Type) bool {
 		return cluster != "" && !slices.Contains(t.Clusters, cluster)
@@ -68,14 +67,15 @@ func catalogueOf(mirrored []mirror.Type) catalogue {
 	return c
 }
 
-// isOfKubernetes reports whether a group is one of Kubernetes' own. Everybody may know that the
-// fleet has its types: without them "kubectl get pods" would not say that the caller may not list
-// pods, or that there are none, but that pods do not exist.
+// isOfKubernetes reports whether a group belongs to Kubernetes itself. Every user may know that
+// the fleet has its types. Otherwise "kubectl get pods" would report that pods do not exist, and
+// not that the caller may not list pods or that there are none.
 func isOfKubernetes(group string) bool { return known.IsGroupRegistered(group) }
 
-// mayName reports whether the caller may know that the fleet has a type. Of Kubernetes' own types
-// everybody may, of others a caller who may list it somewhere. Who may list a type in some
-// namespaces may know it only from the clusters that are open to one of them.
+// mayName reports whether the caller may know that the fleet has a type. Every user may know the
+// types of Kubernetes, and a caller that may list a type anywhere may know that type. A caller
+// that may list a type in some namespaces may know it only from clusters that one of these may
+// use.
 func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
 	if isOfKubernetes(t.GroupVersionKind.Group) {
 		return true, nil
@@ -90,9 +90,9 @@ func (s *Search) mayName(ctx context.Context, t mirror.Type) (bool, error) {
 	return seen.fence == nil || slices.ContainsFunc(t.Clusters, func(c string) bool { return !seen.closed(c) }), nil
 }
 
-// catalogueFor is the catalogue of one cluster, or of all, without the types that the caller may not
-// know. It has all groups, or only those that are named. Each type is reviewed: an authorizer may
-// refuse one type to a caller who may list all others.
+// catalogueFor returns the catalogue of one cluster, or of all for "", without types that the
+// caller may not know. It has all groups, or only the given ones. Each type is checked: an
+// authorizer may refuse one type to a caller that may list all others.
 func (s *Search) catalogueFor(ctx context.Context, cluster string, groups ...string) (catalogue, error) {
 	types := slices.DeleteFunc(s.typesIn(cluster), func(t mirror.Type) bool {
 		return len(groups) > 0 && !slices.Contains(groups, t.GroupVersionKind.Group)
@@ -110,22 +110,23 @@ func (s *Search) catalogueFor(ctx context.Context, cluster string, groups ...str
 	return catalogueOf(visible), nil
 }
 
-// groups by name, without the core group, which has a root of its own.
+// groups returns the groups by name, without the core group, which has its own root.
 func (c catalogue) groups() []string {
 	groups := slices.Sorted(maps.Keys(c))
 	return slices.DeleteFunc(groups, func(g string) bool { return g == "" })
 }
 
-// versions of a group, the preferred one first: the most stable, then the newest.
+// versions returns the versions of a group, the preferred one first: the most stable, then the
+// newest.
 func (c catalogue) versions(group string) []string {
 	return slices.SortedFunc(maps.Keys(c[group]), func(a, b string) int {
 		return -version.CompareKubeAwareVersionStrings(a, b)
 	})
 }
 
-// discover answers with what is mirrored, as far as the caller may know of it.
+// discover answers with the mirrored types that the caller may know.
 func (s *Search) discover(w http.ResponseWriter, r *http.Request, at location) error {
-	var groups []string // of the document; none: it has all
+	var groups []string // groups of the document; nil: all
 	if at.Version != "" || at.Group != "" {
 		groups = shownAs(at.Group)
 	}
@@ -231,7 +232,7 @@ func (c catalogue) groupDiscoveryList(groups []string) apidiscoveryv2.APIGroupDi
 	return list
 }
 
-// singular is never empty, as the names by which users ask must not be.
+// singular is never empty, because users name types by it.
 func singular(t member.API) string {
 	return cmp.Or(t.Singular, strings.ToLower(t.GroupVersionKind.Kind))
 }

@@ -20,25 +20,25 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// encoder writes rows in the form that the client asked for.
+// encoder writes rows in the form that the client accepts.
 type encoder struct {
-	// list is everything of a list but its items and metadata; items is where those go.
+	// list is a list without its items and metadata; items is the name of the field for items.
 	list  map[string]any
 	items string
-	// item is one row's.
+	// item returns the item for a row.
 	item func(store.Row) (any, error)
-	// shares is what the JSON of a row's item depends on; nil: items are not shared.
+	// shares returns the key of the shared JSON of a row; nil: JSON is not shared.
 	shares func(row store.Row) sharing
-	// kind is that of a single object, which has nothing else.
+	// kind has the type fields of a single object, and no others.
 	kind map[string]any
 	wire wire
-	// of is what objects are encoded as, if not in a table.
+	// of is the kind in which objects are encoded, unless in a table.
 	of schema.GroupVersionKind
-	// tag is that of the caller's rights, in the versions of objects.
+	// tag is the tag of the rights of the caller, in versions of objects.
 	tag int64
 }
 
-// encoder returns the encoder of a form.
+// encoder returns the encoder for a form.
 func (s *Search) encoder(
 	ctx context.Context, as form, at location, k kind, include metav1.IncludeObjectPolicy, show shown,
 ) (encoder, error) {
@@ -87,7 +87,7 @@ func (s *Search) formed(
 	}
 }
 
-// one answers with a single object: a table has one row, other forms are the object.
+// one answers with a single object: as the object itself or as a table of one row.
 func (e encoder) one(w http.ResponseWriter, row store.Row) error {
 	item, err := e.single(e.tagged(row))
 	if err == nil {
@@ -96,7 +96,7 @@ func (e encoder) one(w http.ResponseWriter, row store.Row) error {
 	return about(row, err)
 }
 
-// about says which object an error is about.
+// about adds the object of a row to an error; nil stays nil.
 func about(row store.Row, err error) error {
 	if err == nil {
 		return nil
@@ -108,7 +108,7 @@ func about(row store.Row, err error) error {
 	return fmt.Errorf("%s %s of cluster %s: %w", row.Resource, name, row.Cluster, err)
 }
 
-// single is one object by itself.
+// single returns one object by itself: in a table, one row with the column definitions.
 func (e encoder) single(row store.Row) (any, error) {
 	item, err := e.item(row)
 	if err != nil || e.items != "rows" {
@@ -120,8 +120,8 @@ func (e encoder) single(row store.Row) (any, error) {
 	return table, nil
 }
 
-// sharing is what the JSON of an object depends on that a watch is told of: the state of the object, and how it is shown. Of the caller's rights it is the
-// tag in the version.
+// sharing is the key of the JSON of an object that several watches send: the state of the object
+// and the form. The tag in the version stands for the rights of the caller.
 type sharing struct {
 	body    *byte
 	changed store.Version
@@ -131,13 +131,14 @@ type sharing struct {
 	shown   *conversion
 }
 
-// Of how many objects the JSON is kept, for other watches, and of how large ones.
+// mostShared is the number of objects whose JSON is kept for other watches; mostSharedBytes
+// limits the size of each.
 const (
 	mostShared      = 256
 	mostSharedBytes = 16 << 10
 )
 
-// told is what a watch tells of a row.
+// told returns what a watch sends for a row.
 func (s *Search) told(e encoder, row store.Row) (any, error) {
 	row = e.tagged(row)
 	if e.shares == nil || len(row.Body) == 0 {
@@ -158,18 +159,21 @@ func (s *Search) told(e encoder, row store.Row) (any, error) {
 	return raw, err
 }
 
-// source is where the rows of a list come from.
+// source provides the rows of a list.
 type source interface {
-	// next returns more rows; none: that is all.
+	// next returns more rows. No rows: the list is complete.
 	next(ctx context.Context) (store.Page, error)
-	// tail is what is known of the list when all rows of the answer were read: its metadata, and other fields, which may be nil.
+	// tail returns the metadata of the list and other fields, which may be nil. It is called
+	// after all rows were read.
 	tail() (metav1.ListMeta, map[string]any)
 }
 
-// list answers with the rows of a query page by page, so that no answer has to fit into
-// memory. An error after the first page breaks the connection: the client must not take
-// what it has for the whole. Objects that cannot be encoded are left out, each with a warning: those of the first page in the header, later
-// ones in the trailer. What is too long for protobuf is errLongInProtobuf, and what is not whole in it a lossError, before anything is written.
+// list answers with the rows of a query page by page, so that an answer need not fit into
+// memory. An error after the first page aborts the connection, so that the client does not take
+// a part for the whole. Objects that cannot be encoded are left out, each with a warning: for
+// the first page in the header, for later pages in the trailer. In protobuf, list returns
+// errLongInProtobuf for a list that is too long, and a lossError for objects that would lose
+// fields, before anything is written.
 func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, e encoder, resource string) error {
 	page, err := pages.next(ctx)
 	if err != nil {
@@ -197,7 +201,8 @@ func (s *Search) list(ctx context.Context, w http.ResponseWriter, pages source, 
 	return nil
 }
 
-// write writes a list: the items of its first page, and what its pages have from there on, of which it returns what is left out.
+// write writes a list: the given items of the first page, then the remaining pages. left are the
+// objects that the remaining pages leave out.
 func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, pages source) (left omissions, err error) {
 	list := e.wire.listing(out)
 	if err := list.begin(e.list, e.items); err != nil {
@@ -229,7 +234,8 @@ func (e encoder) write(ctx context.Context, out *bufio.Writer, items [][]byte, p
 	return left, out.Flush()
 }
 
-// omissions are warnings of what is left out of a list: the first of them, and how many more there are. In a list of a million there may be as many.
+// omissions are warnings about objects that are left out of a list: the first ones, and the
+// number of others. A list of a million objects could have a million of them.
 type omissions struct {
 	first []string
 	more  int
@@ -243,13 +249,13 @@ func (o *omissions) add(text string) {
 	}
 }
 
-// encoded are the rows as items of a list, whose bodies are given up for them, without those that are added to what is left out. Of rows that must be
-// whole it may be a lossError.
+// encoded returns the rows as items of a list, and drops the bodies of the rows. Objects that
+// cannot be encoded are added to left. It returns a lossError for a row that would lose fields.
 func (e encoder) encoded(ctx context.Context, rows []store.Row, left *omissions) (items [][]byte, err error) {
 	first, count := "", 0
 	for i := range rows {
 		encoded, err := e.encode(rows[i])
-		rows[i].Body = nil // that of a page is in memory once
+		rows[i].Body = nil // a page is in memory only once
 		if _, lost := errors.AsType[lossError](err); lost {
 			return nil, err
 		}
@@ -281,11 +287,12 @@ func (e encoder) encode(row store.Row) ([]byte, error) {
 	return e.wire.item(raw)
 }
 
-// pager reads a query's rows, at most limit of them, in pages. Its query continues where
-// it stopped.
+// pager reads the rows of a query in pages, at most limit rows. Its query continues after the
+// last row that was read.
 //
-// Its version is that of the first page, of this and of all requests that continue it: a client that has read all pages and takes
-// what changed since that version misses nothing. Later pages may be newer.
+// Its version is that of the first page, for this request and all that continue it: a client
+// that read all pages and follows the changes since this version misses nothing. Later pages may
+// be newer.
 type pager struct {
 	search  *Search
 	query   store.Query
@@ -293,19 +300,20 @@ type pager struct {
 	version store.Version
 	read    int
 	done    bool
-	before  int   // how many rows are on the pages before
-	total   int64 // how many rows there are on all pages; 0: it is not known
-	last    bool  // no token is wanted
-	rights  int64 // the tag of the caller's
+	before  int   // number of rows on the pages before
+	total   int64 // number of rows on all pages; 0: unknown
+	last    bool  // the client wants no continue token
+	rights  int64 // tag of the rights of the caller
 
-	keep       keep   // of what is read; nil: all
-	exact      bool   // what is selected must be as it was at the version
-	tag        string // in tokens: of what is asked
-	candidates int    // that were read to be kept or not
-	skip       int    // how many of those that are kept are still to be passed over
+	keep       keep   // filters the rows that are read; nil: all match
+	exact      bool   // selected objects must not have changed since the version
+	tag        string // hash of q and filter, in tokens
+	candidates int    // number of rows that were read to be filtered
+	skip       int    // number of matching rows that are still to be skipped
 }
 
-// pages reads the rows of a request, which may continue an earlier one. asked is the version that it asks for, or 0.
+// pages returns a pager for a request, which may continue an earlier one. asked is the version
+// that the request asks for, or 0.
 func (s *Search) pages(v view, p params, asked store.Version) (*pager, error) {
 	if v.keep != nil && p.offset > 0 {
 		return nil, apierrors.NewBadRequest("parameter offset: what q or filter ask for is looked for in objects, page by page; go on with continue")
@@ -325,7 +333,7 @@ func (s *Search) pages(v view, p params, asked store.Version) (*pager, error) {
 	if err == nil {
 		pages.version, err = store.ParseVersion(parts[0])
 	}
-	if pages.query.At.IsZero() { // else the version is of no rights
+	if pages.query.At.IsZero() { // else the version has no tag of rights
 		pages.version = pages.version.Untagged(pages.rights)
 	}
 	if err != nil || parts[1] == "" {
@@ -343,7 +351,8 @@ func badToken() error {
 	return apierrors.NewBadRequest("parameter continue: it is not a token of the fleet; list again without it")
 }
 
-// count finds out how many rows there are in all, where that is asked for, or costs nothing and may be of use.
+// count sets the number of all rows, if the client asks for it, or if a counter has it and the
+// client reads in pages.
 func (p *pager) count(ctx context.Context, asked params, k kind) (err error) {
 	if p.keep != nil {
 		if asked.remaining != nil && *asked.remaining {
@@ -360,7 +369,7 @@ func (p *pager) count(ctx context.Context, asked params, k kind) (err error) {
 		for _, clusters := range k.others {
 			others += len(clusters)
 		}
-		if others == 0 { // what there is of it is all of one version, but for a moment
+		if others == 0 { // all objects have this version, except for a moment
 			q.Version = ""
 		} else if asked.remaining == nil {
 			return nil
@@ -380,7 +389,8 @@ func (p *pager) tail() (metav1.ListMeta, map[string]any) {
 	return meta, nil
 }
 
-// token continues where the pager stopped; "": there is nothing more.
+// token returns the token with which the next request continues; "": there are no more rows, or
+// the client wants no token.
 func (p *pager) token() string {
 	if p.query.Continue == "" || p.last {
 		return ""
@@ -388,16 +398,17 @@ func (p *pager) token() string {
 	if !p.query.At.IsZero() {
 		return marked(p.query.At, p.tokenOf(p.version))
 	}
-	// A page that is read with other rights than the pages before it is another list's.
+	// With other rights than those of the pages before, a page belongs to another list.
 	return p.tokenOf(p.version.Tagged(p.rights))
 }
 
-// tokenOf is a token of a list at a version.
+// tokenOf returns the token of a list at a version.
 func (p *pager) tokenOf(version store.Version) string {
 	return fmt.Sprintf("%s.%s%s.%d", version, p.tag, p.query.Continue, p.before+p.read)
 }
 
-// resourceVersion is that of the list. What was has none: from there on nothing can be watched.
+// resourceVersion returns the version of the list; "" for a list of the past, which cannot be
+// watched.
 func (p *pager) resourceVersion() string {
 	if !p.query.At.IsZero() {
 		return ""
@@ -405,7 +416,7 @@ func (p *pager) resourceVersion() string {
 	return p.version.Tagged(p.rights).String()
 }
 
-// next are the next rows; none: there are no more, or the rest is for another request.
+// next returns the next rows. No rows: the list ends, or the rest is for another request.
 func (p *pager) next(ctx context.Context) (store.Page, error) {
 	if p.keep == nil || p.done {
 		return p.page(ctx)
@@ -453,7 +464,8 @@ func (p *pager) next(ctx context.Context) (store.Page, error) {
 	}
 }
 
-// ahead reads the next page of candidates: already while the present one is sifted, unless that would reach the limit with as many hits as the last page had.
+// ahead reads the next page of candidates. It begins while the present page is filtered, unless
+// as many matches as on the last page would reach the limit.
 func (p *pager) ahead(ctx context.Context, last int) func() (store.Page, error) {
 	q := p.query
 	if p.limit > 0 && last >= p.skip+p.limit-p.read || q.Continue == "" || q.Limit == 0 {
@@ -463,7 +475,7 @@ func (p *pager) ahead(ctx context.Context, last int) func() (store.Page, error) 
 		page store.Page
 		err  error
 	}
-	answered := make(chan answer, 1) // nobody may wait for it any more
+	answered := make(chan answer, 1) // buffered: the request may have ended
 	go func() {
 		var a answer
 		defer func() {
@@ -480,7 +492,7 @@ func (p *pager) ahead(ctx context.Context, last int) func() (store.Page, error) 
 	}
 }
 
-// page are the next rows where all that the query selects are wanted.
+// page returns the next rows of a query without a filter.
 func (p *pager) page(ctx context.Context) (store.Page, error) {
 	if p.done {
 		return store.Page{}, nil
@@ -499,7 +511,8 @@ func (p *pager) page(ctx context.Context) (store.Page, error) {
 	return page, nil
 }
 
-// ask asks the store, which must be the one of the version.
+// ask queries the store. It returns an error if the database is not the one of the pager's
+// version.
 func (p *pager) ask(ctx context.Context, q store.Query) (store.Page, error) {
 	return p.checked(p.search.query(ctx, q))
 }
@@ -511,7 +524,7 @@ func (p *pager) checked(page store.Page, err error) (store.Page, error) {
 	case p.version == 0:
 		p.version = page.Version
 	case p.version.At(0) != page.Version.At(0):
-		return page, expired() // the database is another one
+		return page, expired() // another database
 	case p.exact:
 		return page, p.unchanged()
 	}

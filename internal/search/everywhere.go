@@ -25,26 +25,28 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// searchPath is where every kind is searched, below the root of the fleet or of a cluster in it.
+// searchPath is the path of a search of every kind, below the root of the fleet or of a cluster.
 const searchPath = "/search"
 
-// Limits of a page of a search of every kind, if none is said and at most.
+// Limits of a page of a search of every kind: default and maximum.
 const (
 	usualHits = 500
 	mostHits  = 1000
 )
 
-// noise are types that are searched only if they are asked for: there are many of them, and they say little by themselves. In Events words are looked for, too.
+// noise are types that are searched only on request: there are many objects of them, and each
+// says little. Events are also searched if the query has texts.
 var noise = append([]schema.GroupResource{
 	{Group: "coordination.k8s.io", Resource: "leases"},
 	{Resource: "endpoints"},
 	{Group: "discovery.k8s.io", Resource: "endpointslices"},
 }, worded...)
 
-// worded are types in whose messages words are looked for.
+// worded are types whose messages a query for texts includes.
 var worded = []schema.GroupResource{{Resource: "events"}, {Group: "events.k8s.io", Resource: "events"}}
 
-// hit is an object that was found, and as which kind.
+// hit is an object that was found, with the status of its table and the stale clusters of its
+// kind.
 type hit struct {
 	row    store.Row
 	status string
@@ -55,18 +57,19 @@ type hit struct {
 type everywhere struct {
 	*Search
 
-	at       location // of no type
+	at       location // without a type
 	params   params
 	kinds    []location
 	version  store.Version
 	warned   []string
-	said     map[string]bool // what of warned
-	refused  error           // the first refusal
+	said     map[string]bool // the set of warned
+	refused  error           // the first refusal of a kind
 	explains fleetv1alpha1.SearchExplanation
-	full     bool // what was found is as large as an answer may be
+	full     bool // the objects that were found reach the size limit of an answer
 }
 
-// serveSearch answers a search of every kind that is asked for: each as its own list would be, one kind after another.
+// serveSearch answers a search of the requested kinds, one kind after another. For each kind the
+// rules of its own list hold.
 func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location) error {
 	if err := s.admitAny(r.Context(), firstNamespace(r.URL.Query())); err != nil {
 		return err
@@ -114,8 +117,9 @@ func (s *Search) serveSearch(w http.ResponseWriter, r *http.Request, at location
 	return e.answer(w, as, hits, next)
 }
 
-// kindsOf are the kinds that are asked for, by group, resource and version: those of the terms, or without one all but noise, of which Events are among those that have words.
-// Types that the caller may not know are as if they were not there.
+// kindsOf returns the requested kinds, sorted by group, resource and version: those that terms
+// of q name. Without such terms these are all except noise, and Events are included if q has
+// texts. Types that the caller may not know are treated as absent.
 func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]location, error) {
 	terms := q.Of(query.Kind)
 	first := slices.IndexFunc(terms, func(t query.Term) bool { return !t.Not })
@@ -147,8 +151,8 @@ func (s *Search) kindsOf(ctx context.Context, at location, q query.Query) ([]loc
 	return out, nil
 }
 
-// noKind is the answer to a caller who names a kind and may list nothing of it: because the right
-// is missing, or because no cluster has the kind. Only a caller who may list everything gets the
+// noKind returns the error for a caller that names a kind and may list nothing of it: either the
+// right is missing, or no cluster has the kind. Only a caller that may list everything gets the
 // reason.
 func (s *Search) noKind(ctx context.Context, term query.Term, reason error) error {
 	err := s.Authorize(ctx, authorizationv1.ResourceAttributes{Verb: "list", Group: "*", Version: "*", Resource: "*"})
@@ -166,8 +170,9 @@ func compareKinds(a, b location) int {
 	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Version, b.Version))
 }
 
-// each calls f with the view of each kind from one on, until f says that it is enough. Of kinds that the caller may not list nothing is shown;
-// who may list none is refused.
+// each calls f with the view of each kind, beginning with from, until f returns more false.
+// Kinds that the caller may not list are left out with a warning. A caller that may list none is
+// refused.
 func (e *everywhere) each(ctx context.Context, from location, f func(at location, v view) (more bool, err error)) error {
 	var unlisted []string
 	var closed error
@@ -185,7 +190,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			e.refused = cmp.Or(e.refused, err)
 			unlisted, why = append(unlisted, at.GroupResource().String()), "you may not list them"
 		case isClosed(err):
-			// The answer is the same as if there were no such cluster, or no such kind.
+			// The answer is the same as if the cluster or the kind did not exist.
 			if !isUnlike(err) {
 				closed = cmp.Or(closed, err)
 			}
@@ -201,7 +206,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 			continue
 		}
 		seen = true
-		v.kind.others = nil // are kinds of their own here
+		v.kind.others = nil // other versions are kinds of their own here
 		more, err := f(at, v)
 		if isUnlike(err) {
 			e.explains.LeftOut = append(e.explains.LeftOut, fleetv1alpha1.SearchedKind{Group: at.Group, Version: at.Version, Resource: at.Resource, Why: err.Error()})
@@ -229,7 +234,7 @@ func (e *everywhere) each(ctx context.Context, from location, f func(at location
 	return nil
 }
 
-// warn notes what is to be said once.
+// warn adds warnings, each once.
 func (e *everywhere) warn(warnings ...string) {
 	for _, text := range warnings {
 		if !e.said[text] {
@@ -239,7 +244,7 @@ func (e *everywhere) warn(warnings ...string) {
 	}
 }
 
-// place is where a search goes on: in the list of a kind.
+// place is where a search continues: in the list of a kind.
 type place struct {
 	Group    string `json:"g"`
 	Version  string `json:"v"`
@@ -247,7 +252,7 @@ type place struct {
 	Continue string `json:"c"`
 }
 
-// resume reads a continue token.
+// resume parses the continue token.
 func (e *everywhere) resume() (p place, err error) {
 	if e.params.next == "" {
 		return p, nil
@@ -275,7 +280,7 @@ func (e *everywhere) token(at location, next string) string {
 	return e.version.String() + "." + e.params.tag + "s." + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// page is the next page, and what continues after it.
+// page returns the next page and its continue token; "": there is no further page.
 func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err error) {
 	limit := min(cmp.Or(e.params.limit, usualHits), mostHits)
 	from, err := e.resume()
@@ -327,7 +332,7 @@ func (e *everywhere) page(ctx context.Context) (hits []hit, next string, err err
 	return hits, next, err
 }
 
-// append adds rows of a kind, with what its table says of their state.
+// append adds rows of a kind to the hits, with the status that its table shows.
 func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind, rows []store.Row) ([]hit, error) {
 	columns, err := e.columns(ctx, at, k)
 	if err != nil {
@@ -352,11 +357,11 @@ func (e *everywhere) append(ctx context.Context, hits []hit, at location, k kind
 	return hits, nil
 }
 
-// answer writes what was found as a list of objects of any kind, their metadata, or a table.
+// answer writes the hits as a list of objects of any kind, as their metadata, or as a table.
 func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next string) error {
 	meta := metav1.ListMeta{ResourceVersion: e.version.String(), Continue: next}
 	if e.version == 0 {
-		meta.ResourceVersion = "" // nothing was asked for
+		meta.ResourceVersion = "" // nothing was read
 	}
 	show := func(h hit) shown { return shown{names: e.at.names, meta: as.apiVersion(), stale: h.stale} }
 	if as.as == asTable {
@@ -385,7 +390,7 @@ func (e *everywhere) answer(w http.ResponseWriter, as form, hits []hit, next str
 	return as.wire.answer(w, list)
 }
 
-// searched are the columns of the table of every kind.
+// searched are the columns of the table for all kinds.
 var searched = []metav1.TableColumnDefinition{
 	{Name: "Kind", Type: "string"},
 	{Name: "Cluster", Type: "string"},
@@ -437,7 +442,7 @@ func (e *everywhere) table(w http.ResponseWriter, as form, hits []hit, meta meta
 	return as.wire.answer(w, table)
 }
 
-// counts answers with counts of all kinds together.
+// counts answers with the counts of all kinds together.
 func (e *everywhere) counts(ctx context.Context, w http.ResponseWriter, as form) error {
 	if e.params.explain {
 		return apierrors.NewBadRequest("parameter explain: it is not for counts")
@@ -455,17 +460,17 @@ func (e *everywhere) counts(ctx context.Context, w http.ResponseWriter, as form)
 	return answerCounts(w, as, e.params.group, c)
 }
 
-// mostGroups is how many groups an answer has at most.
+// mostGroups is the maximum number of groups in an answer.
 const mostGroups = 10_000
 
-// How terms are looked for.
+// How terms are evaluated.
 const (
 	byIndex   = "an index"
 	byRow     = "the rows of objects, without their bodies"
 	byReading = "objects that are read, at most 10000 for each page"
 )
 
-// explain says what was understood.
+// explain fills the explanation of the search.
 func (e *everywhere) explain(more bool, took time.Duration) {
 	x, a := &e.explains, e.params.asked
 	x.TypeMeta = metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "SearchExplanation"}
@@ -482,7 +487,8 @@ func (e *everywhere) explain(more bool, took time.Duration) {
 	}
 }
 
-// how a term is looked for. Those of fields are also compared in the objects, which makes them exact.
+// how returns how a term is evaluated. Terms about fields are also compared with the objects,
+// which makes them exact.
 func how(t query.Term) string {
 	globbed := slices.ContainsFunc(t.Values, func(v query.Value) bool { return v.Glob })
 	switch t.Key {

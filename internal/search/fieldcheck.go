@@ -17,12 +17,12 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// definitionsRead is how many clusters' definitions of a type are read at once.
+// definitionsRead is the number of CustomResourceDefinitions that are read at once.
 const definitionsRead = 4
 
-// checkFields refuses requirements on fields that objects of the type cannot have, or that
-// are no single value: the answer would be nothing, and look like a truth. Of types whose
-// shape is not known every field may be there.
+// checkFields refuses requirements on fields that objects of the type cannot have, or that are
+// not a single value: an empty answer would suggest that no object matches. If the schema of a
+// type is not known, every field is accepted.
 func (s *Search) checkFields(ctx context.Context, at location, k kind, requirements []store.FieldRequirement) error {
 	var checked []store.FieldRequirement
 	var paths []store.FieldPath
@@ -41,7 +41,7 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 	}
 	for i, r := range checked {
 		anything := r.Operator == selection.Exists || r.Operator == selection.DoesNotExist
-		if whys[i] == "" || anything && whys[i] == notOneValue { // any value may exist
+		if whys[i] == "" || anything && whys[i] == notOneValue { // a field of any type may exist
 			continue
 		}
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter fieldSelector: field %q of %s: %s", r.Path, at.GroupResource(), whys[i]))
@@ -49,11 +49,11 @@ func (s *Search) checkFields(ctx context.Context, at location, k kind, requireme
 	return nil
 }
 
-// checkPaths says of each field why it cannot be selected; "" if it can. It reads the definitions
-// of the type once for all fields.
+// checkPaths returns for each field why it cannot be selected; "" if it can. It reads the
+// definitions of the type once for all fields.
 func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []store.FieldPath) (whys []string, err error) {
 	whys = make([]string, len(paths))
-	var defined []int // the fields that definitions must have
+	var defined []int // fields that must be in definitions
 	for i, path := range paths {
 		var known bool
 		if whys[i], known = checkKnown(at, k, path); !known {
@@ -66,8 +66,8 @@ func (s *Search) checkPaths(ctx context.Context, at location, k kind, paths []st
 	return whys, s.inDefinitions(ctx, at, k, paths, whys, defined)
 }
 
-// checkKnown says why a field cannot be selected, or "", of a type whose fields are known without
-// its definition.
+// checkKnown returns why a field cannot be selected, or "". known is false if the fields of the
+// type are known only from its definition.
 func checkKnown(at location, k kind, keys store.FieldPath) (why string, known bool) {
 	switch {
 	case len(keys) == 1 && (keys[0].Key == "kind" || keys[0].Key == "apiVersion"):
@@ -86,13 +86,13 @@ func checkKnown(at location, k kind, keys store.FieldPath) (why string, known bo
 	return "", false
 }
 
-// inType looks for a field in a Go type by its name in JSON.
+// inType returns why a Go type has no such field, by names in JSON; "" if it has the field.
 func inType(t reflect.Type, keys store.FieldPath) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[json.Marshaler]()) {
-		// A quantity or time is one value; anything may be in a raw object.
+		// A quantity or time is one value. A raw object may contain anything.
 		if _, raw := t.FieldByName("Raw"); raw || len(keys) == 0 {
 			return ""
 		}
@@ -137,7 +137,7 @@ func noField(step store.Step) string {
 	return fmt.Sprintf("there is no field %q", step.Key)
 }
 
-// fieldNamed finds the type of a struct's field by its name in JSON.
+// fieldNamed returns the type of a field of a struct by its name in JSON.
 func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	for f := range t.Fields() {
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -153,8 +153,8 @@ func fieldNamed(t reflect.Type, name string) (reflect.Type, bool) {
 	return nil, false
 }
 
-// inDefinitions looks for fields in the clusters' CustomResourceDefinitions, and sets whys. open
-// are the indices of the fields. A field is there if any of them has it.
+// inDefinitions looks up fields in the CustomResourceDefinitions of the clusters, and sets whys.
+// open are the indices of the fields. A field exists if any definition has it.
 func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths []store.FieldPath, whys []string, open []int) error {
 	q := store.Query{
 		Group: apiextensionsv1.GroupName, Resource: "customresourcedefinitions",
@@ -191,7 +191,8 @@ func (s *Search) inDefinitions(ctx context.Context, at location, k kind, paths [
 	}
 }
 
-// inSchema looks for a field in the schema of a custom resource.
+// inSchema returns why the schema of a custom resource has no such field; "" if it has the
+// field.
 func inSchema(schema *apiextensionsv1.JSONSchemaProps, keys store.FieldPath) string {
 	switch {
 	case schema == nil || schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields || schema.XEmbeddedResource:

@@ -20,12 +20,12 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// grammar are the parameters of Clusterpedia, whose meaning here is in docs/search.md.
+// grammar are the parameters of Clusterpedia. docs/search.md defines their meaning here.
 type grammar struct {
-	contains      []string // what is somewhere in names
+	contains      []string // texts that names must contain
 	since, before time.Time
 	order         store.Order
-	ordered       bool // an order was asked for
+	ordered       bool // the request has an order
 	owner         struct {
 		uid, name string
 		resource  schema.GroupResource
@@ -33,12 +33,13 @@ type grammar struct {
 	}
 	offset            int
 	noContinue        bool
-	remaining         *bool // nil: where it costs nothing
+	remaining         *bool // nil: the count is returned where it costs nothing
 	onlyMetadata      bool
-	groups, resources []string // of the collection "any"
+	groups, resources []string // for the collection "any"
 }
 
-// refused says what is asked for instead of a parameter that the fleet has not.
+// refused returns the parser of a parameter that the fleet does not support. instead is the
+// advice in the error.
 func refused(instead string) func(*params, string) error {
 	return func(*params, string) error { return errors.New("the fleet does not know it: " + instead) }
 }
@@ -48,7 +49,7 @@ const (
 	noEvents = "events are objects of their own: ask for events with fieldSelector=involvedObject.uid=UID"
 )
 
-// truth parses a boolean.
+// truth returns a parser of a boolean.
 func truth(set func(p *params, v bool) error) func(*params, string) error {
 	return func(p *params, value string) error {
 		v, err := strconv.ParseBool(value)
@@ -59,7 +60,7 @@ func truth(set func(p *params, v bool) error) func(*params, string) error {
 	}
 }
 
-// whole parses a number that is not negative.
+// whole returns a parser of a number that is not negative.
 func whole(set func(p *params, n int)) func(*params, string) error {
 	return func(p *params, value string) error {
 		n, err := strconv.ParseUint(value, 10, 31)
@@ -71,13 +72,13 @@ func whole(set func(p *params, n int)) func(*params, string) error {
 	}
 }
 
-// What the keys of labels begin with by which Clusterpedia's clients say parameters.
+// Prefixes of label keys with which clients of Clusterpedia pass parameters.
 const (
 	searchLabels = "search.clusterpedia.io/"
 	fuzzyLabel   = "internalstorage.clusterpedia.io/fuzzy-name"
 )
 
-// labelParameters are the parameters that a label key stands for.
+// labelParameters are the parameters by label key.
 var labelParameters = map[string]string{
 	searchLabels + "names": "names", searchLabels + "clusters": "clusters", searchLabels + "namespaces": "namespaces",
 	searchLabels + "orderby": "orderby", searchLabels + "owner-uid": "ownerUID", searchLabels + "owner-name": "ownerName",
@@ -87,10 +88,12 @@ var labelParameters = map[string]string{
 	searchLabels + "inject-events": "injectEvents", searchLabels + "forward": "x-clusterpedia-forward", fuzzyLabel: "fuzzyName",
 }
 
-// orderTerm finds the fields of an order in a label selector: the parser forgets in which order they are.
+// orderTerm finds the fields of an order in a label selector, because the parser of selectors
+// loses their order.
 var orderTerm = regexp.MustCompile(regexp.QuoteMeta(searchLabels+"orderby") + `\s+in\s*\(([^()]*)\)`)
 
-// takeLabels takes the parameters out of a label selector. given are those that the request has besides.
+// takeLabels moves parameters from the label selector to p. given reports whether the request
+// has a parameter outside of the selector.
 func (p *params) takeLabels(text string, given func(name string) bool) error {
 	requirements, _ := p.labels.Requirements()
 	var rest labels.Requirements
@@ -112,7 +115,8 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter labelSelector: %s is a parameter and no label, and takes =, == and in, not %q: exclude by fieldSelector=metadata.name!=NAME, metadata.namespace!=NAMESPACE",
 				key, r.Operator()))
 		}
-		if before, twice := taken[name]; twice || given(name) && name != "limit" { // kubectl always says a limit of its own
+		// kubectl always sends a limit of its own
+		if before, twice := taken[name]; twice || given(name) && name != "limit" {
 			return apierrors.NewBadRequest(fmt.Sprintf("parameter %s is given twice, by %s", name, strings.Join(slices.DeleteFunc([]string{key, before}, func(s string) bool { return s == "" }), " and ")))
 		}
 		taken[name] = key
@@ -127,18 +131,19 @@ func (p *params) takeLabels(text string, given func(name string) bool) error {
 		}
 	}
 	if taken["limit"] != "" && taken["withContinue"] == "" && !given("withContinue") {
-		p.noContinue = true // else kubectl would go on, page after page
+		p.noContinue = true // otherwise kubectl would continue, page after page
 	}
 	if taken["offset"] != "" && p.next != "" {
-		p.offset = 0 // what continues has its place
+		p.offset = 0 // the token has the position
 	}
 	if p.labels = labels.Everything(); len(requirements) > 0 {
-		p.labels = labels.NewSelector().Add(rest...) // at once: each Add copies and sorts all
+		p.labels = labels.NewSelector().Add(rest...) // in one call: each Add copies and sorts all
 	}
 	return nil
 }
 
-// moment parses a time as Clusterpedia does: RFC 3339, a date or a date and a time of UTC, seconds or milliseconds since 1970.
+// moment parses a time as Clusterpedia does: RFC 3339, a date or a date with a time in UTC, or
+// seconds or milliseconds since 1970.
 func moment(v string) (time.Time, error) {
 	if n, err := strconv.ParseInt(v, 10, 64); err == nil && n > 0 {
 		switch len(v) {
@@ -156,14 +161,15 @@ func moment(v string) (time.Time, error) {
 	return time.Time{}, errors.New("must be a time after 1970, as 2026-11-20T10:00:00Z, 2026-11-20 10:00:00, 2026-11-20, or seconds (10 digits) or milliseconds (13) since 1970")
 }
 
-// orderNames are the names of what is ordered by.
+// orderNames are the columns by the names that an order may use for them.
 var orderNames = map[string]string{
 	"name": "name", "namespace": "namespace", "cluster": "cluster",
 	"created": "created", "created_at": "created", "creationTimestamp": "created", "metadata.creationTimestamp": "created",
 	"metadata.name": "name", "metadata.namespace": "namespace",
 }
 
-// parseOrder parses fields, each of which may be followed by asc or desc, after a blank or, as in labels, after _.
+// parseOrder parses fields separated by commas. Each may end with asc or desc after a blank or,
+// for labels, after _.
 func parseOrder(v string) (store.Order, error) {
 	var columns []store.OrderColumn
 	for field := range strings.SplitSeq(v, ",") {
@@ -181,7 +187,7 @@ func parseOrder(v string) (store.Order, error) {
 			return 0, fmt.Errorf("there is no order by %q: only by name, namespace, cluster and created (created_at, creationTimestamp), each followed by desc or not", field)
 		}
 		if columns = append(columns, c); len(columns) > len(orderNames) {
-			break // OrderBy refuses it: one is there twice
+			break // OrderBy refuses it, because a column occurs twice
 		}
 	}
 	order, err := store.OrderBy(columns...)
@@ -191,12 +197,12 @@ func parseOrder(v string) (store.Order, error) {
 	return order, nil
 }
 
-// checkGrammar refuses what says nothing together.
+// checkGrammar refuses parameters that contradict each other.
 func (p *params) checkGrammar() error {
 	refuse := func(name, why string) error {
 		return apierrors.NewBadRequest(fmt.Sprintf("parameter %s: %s", name, why))
 	}
-	if p.next != "" && strings.Trim(p.next, "0123456789") == "" { // as Clusterpedia's are
+	if p.next != "" && strings.Trim(p.next, "0123456789") == "" { // as tokens of Clusterpedia
 		n, err := strconv.ParseUint(p.next, 10, 31)
 		if err != nil || p.offset != 0 {
 			return refuse("continue", "it is a number, which is an offset, and is given twice or too large")
@@ -226,10 +232,10 @@ func (p *params) checkGrammar() error {
 	return nil
 }
 
-// chained says whether owners must be looked for.
+// chained reports whether the query must look up owners.
 func (p *params) chained() bool { return p.owner.name != "" || p.owner.steps > 0 }
 
-// checkCollection refuses what is for collections alone.
+// checkCollection refuses parameters that are only for collections.
 func (p *params) checkCollection() error {
 	if p.groups != nil || p.resources != nil {
 		return apierrors.NewBadRequest("parameters groups and resources are for the collection any: " + collectionPath + "any")
@@ -237,7 +243,7 @@ func (p *params) checkCollection() error {
 	return nil
 }
 
-// checkWatch refuses what is for lists.
+// checkWatch refuses parameters that are only for lists.
 func (p *params) checkWatch() error {
 	switch {
 	case p.limit != 0 || p.next != "" || p.offset != 0:
@@ -256,15 +262,17 @@ func (p *params) into(q *store.Query) {
 	q.OwnerUID, q.OwnerName, q.OwnerResource, q.OwnerSteps = types.UID(p.owner.uid), p.owner.name, p.owner.resource, p.owner.steps
 }
 
-// plain says whether a request selects by nothing but clusters and namespaces: how much there is of that is known.
+// plain reports whether a request selects only by clusters and namespaces. Counters have the
+// number of such objects.
 func (p *params) plain() bool {
 	return p.labels.Empty() && len(p.fields) == 0 && p.names == nil && p.contains == nil && p.since.IsZero() && p.before.IsZero() &&
 		p.owner.uid == "" && p.owner.name == "" && p.asked.empty()
 }
 
-// parseFields parses a field selector: requirements with a comma between, each PATH=VALUE, PATH==VALUE, PATH!=VALUE, PATH in (VALUE,VALUE),
-// PATH notin (VALUE,VALUE), PATH or !PATH. In values a comma, = and backslash have a backslash before them, as in Kubernetes; in lists ) has, too. Blanks are of the
-// value, but in lists and where the operator has one before it.
+// parseFields parses a field selector: requirements separated by commas, each PATH=VALUE,
+// PATH==VALUE, PATH!=VALUE, PATH in (VALUE,VALUE), PATH notin (VALUE,VALUE), PATH or !PATH. In
+// values a backslash escapes a comma, = and a backslash, as in Kubernetes, and in lists also ).
+// Blanks belong to the value, except in lists and if a blank precedes the operator.
 func parseFields(text string) (out []store.FieldRequirement, err error) {
 	for rest := text; rest != ""; {
 		var r store.FieldRequirement
@@ -282,7 +290,8 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 		if r.Path, rest = cutPath(rest); r.Path == "" {
 			return nil, fmt.Errorf("a field is expected before %q", rest)
 		}
-		spaced := strings.HasPrefix(rest, " ") // before the operator, where API servers allow no blank
+		// before the operator; API servers allow no blank there
+		spaced := strings.HasPrefix(rest, " ")
 		rest = strings.TrimLeft(rest, " ")
 		var operator string
 		operator, rest = cutOperator(rest)
@@ -321,7 +330,7 @@ func parseFields(text string) (out []store.FieldRequirement, err error) {
 	return out, nil
 }
 
-// cutOperator cuts an operator off; it is empty without one. "in" and "notin" need a list.
+// cutOperator cuts off an operator; "" if there is none. "in" and "notin" must precede a list.
 func cutOperator(text string) (operator, rest string) {
 	for _, one := range []string{"==", "=", "!=", "notin", "in"} {
 		if after, ok := strings.CutPrefix(text, one); ok && (one[0] == '=' || one[0] == '!' || strings.HasPrefix(strings.TrimLeft(after, " "), "(")) {
@@ -331,7 +340,7 @@ func cutOperator(text string) (operator, rest string) {
 	return "", text
 }
 
-// cutPath cuts a path off, whose quoted keys may have anything in them.
+// cutPath cuts off a path, whose quoted keys may contain any characters.
 func cutPath(text string) (path, rest string) {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -348,7 +357,8 @@ func cutPath(text string) (path, rest string) {
 	return text, ""
 }
 
-// cutEscaped cuts a text at the first of some characters that has no backslash before it.
+// cutEscaped cuts a text before the first of the characters ends that has no backslash before
+// it.
 func cutEscaped(text, ends string) (before, after string) {
 	for i := 0; i < len(text); i++ {
 		switch {
@@ -361,7 +371,7 @@ func cutEscaped(text, ends string) (before, after string) {
 	return text, ""
 }
 
-// cutValues cuts off the values of a list, after its bracket.
+// cutValues cuts off the values of a list, after its opening bracket.
 func cutValues(text string) (values []string, rest string, err error) {
 	for {
 		value, after := cutEscaped(text, ",)")

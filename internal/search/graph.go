@@ -26,17 +26,20 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Limits of a graph, if none is said and at most.
+// Limits of a graph: defaults and maxima.
 const (
 	usualDepth, mostDepth = 3, 10
 	usualNodes, mostNodes = 300, 2000
-	// mostLookups is how often the store is asked for one graph.
+	// mostLookups is the maximum number of queries of the store for one graph.
 	mostLookups = 5000
-	// mostGraphed is how many objects are read for one graph, half of them at most to find what it is of: at about half a millisecond each.
+	// mostGraphed is the maximum number of objects that are read for one graph, each in about
+	// half a millisecond. At most half of them are read to find the roots.
 	mostGraphed = 20_000
-	// graphPage is how many objects are in memory at once: some are large, and only what they say of others is kept.
+	// graphPage is the maximum number of objects in memory at once. Some objects are large, and
+	// only their links are kept.
 	graphPage = 50
-	// mostSelecting is how many Services, or others that select pods, of one namespace are looked through for those that select a pod.
+	// mostSelecting is the maximum number of Services, or other objects that select pods, of one
+	// namespace that are read to find those that select a pod.
 	mostSelecting = 1000
 )
 
@@ -46,23 +49,23 @@ var (
 	nodeOnly   = schema.GroupKind{Kind: "Node"}
 )
 
-// imagePrefix begins what asks for an image.
+// imagePrefix begins the name of an image in the parameter of.
 const imagePrefix = "image:"
 
-// graphed is what a request for a graph asks.
+// graphed is a request for a graph.
 type graphed struct {
 	of        string
-	kind      string // its parts; of an image: empty
+	kind      string // kind, namespace and name are the parts of of; kind is empty for an image
 	namespace string
 	name      string
 	clusters  []string // sorted
 	depth     int
 	nodes     int
-	up, down  bool // what uses it, what it uses
+	up, down  bool // up: what uses the root; down: what the root uses
 	relations map[graph.Relation]bool
 }
 
-// graphParameters is the grammar.
+// graphParameters are the parameters of a graph.
 var graphParameters = map[string]func(g *graphed, value string) error{
 	"of":       func(g *graphed, v string) error { return g.parse(v) },
 	"clusters": func(g *graphed, v string) error { return sortedNames(&g.clusters, v) },
@@ -107,7 +110,7 @@ func numbered(least, most int, set func(g *graphed, n int)) func(*graphed, strin
 	}
 }
 
-// parse reads KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE.
+// parse parses KIND/NAME, KIND/NAMESPACE/NAME or image:IMAGE.
 func (g *graphed) parse(of string) error {
 	g.of = of
 	if !isText(of) {
@@ -133,7 +136,7 @@ func (g *graphed) parse(of string) error {
 func parseGraph(q url.Values) (*graphed, error) {
 	g := &graphed{depth: usualDepth, nodes: usualNodes, up: true, down: true, relations: map[graph.Relation]bool{}}
 	for _, r := range graph.Relations() {
-		g.relations[r] = r != graph.Event // of which there are many
+		g.relations[r] = r != graph.Event // there are many Events
 	}
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		set, known := graphParameters[name]
@@ -155,39 +158,41 @@ func parseGraph(q url.Values) (*graphed, error) {
 	return g, nil
 }
 
-// reach is of a type what the caller may list.
+// reach is what the caller may list of a type.
 type reach struct {
 	at         location
 	kind       schema.GroupKind
 	namespaced bool
-	clusters   map[string]bool // that mirror it, of those asked for and in which the caller may see something of it
-	seen       scope
-	refused    error // nil: the caller may list some
-	query      store.Query
-	// asked are the clusters of which the type was asked for, whatever was found there.
+	// clusters mirror the type, were requested, and may show some of the objects to the caller.
+	clusters map[string]bool
+	seen     scope
+	refused  error // nil: the caller may list some objects
+	query    store.Query
+	// asked are the clusters that the type was read from, with or without a result.
 	asked map[string]bool
-	// root is true of what the graph is of: each cluster may have another.
+	// root is true for the type of the root: each cluster may have a root.
 	root bool
-	// odd is true if some of it was not asked for, as no query can say what an object says of it.
+	// odd is true if something could not be read, because no query can express a reference or
+	// selector of an object.
 	odd bool
 }
 
-// hidden says whether the caller may list none.
+// hidden reports whether the caller may list no object of the type.
 func (r *reach) hidden() bool { return r.refused != nil }
 
-// sees says whether the caller may list the type in a namespace of a cluster.
+// sees reports whether the caller may list the type in a namespace of a cluster.
 func (r *reach) sees(cluster, namespace string) bool {
 	return !r.hidden() && (r.seen.fence == nil || slices.Contains(r.seen.namespaces, namespace) && r.seen.fence.Allowed(namespace, cluster))
 }
 
-// vertex is a node of the graph that is being made.
+// vertex is a node of the graph that is being built.
 type vertex struct {
 	kind                     schema.GroupKind
 	cluster, namespace, name string
 	version                  string
 	uid                      types.UID
 	labels                   labels.Set
-	reach                    *reach // nil: an image
+	reach                    *reach // nil for an image
 	state                    fleetv1alpha1.GraphState
 	links                    []graph.Link
 }
@@ -204,9 +209,10 @@ type arc struct {
 	relation graph.Relation
 }
 
-// walk makes a graph.
+// walk builds a graph.
 //
-// Whatever is read is read with the query of its type's reach, so that what the caller may not list is not found, nor walked through, nor counted in a bound.
+// All objects are read with the query of the reach of their type. Objects that the caller may
+// not list are therefore not found, not followed, and not counted for a limit.
 type walk struct {
 	*Search
 	*graphed
@@ -214,18 +220,20 @@ type walk struct {
 	at      location
 	reaches map[schema.GroupResource]*reach
 	types   map[schema.GroupKind]schema.GroupResource
-	// mirrored are the clusters of each type.
+	// mirrored are the clusters that mirror each type.
 	mirrored map[schema.GroupResource]map[string]bool
-	// unasked are types that could not be asked for, as no cluster mirrors them (""), or that one does not.
+	// unasked are types that could not be read, by the cluster that does not mirror them; "" is
+	// for types that no cluster mirrors.
 	unasked map[string]map[schema.GroupResource]bool
-	// unread are the clusters of which nothing is known, of those that could have what the graph is of.
+	// unread are clusters about which nothing is known yet, and which could have the root.
 	unread []string
 
 	vertices map[vertexKey]*vertex
 	arcs     map[arc]bool
-	selects  map[selectKey][]*vertex // what selects pods, by type and place
+	selects  map[selectKey][]*vertex // objects that select pods, by type and place
 	lookups  int
-	// read is how many objects were read, until now at most mayRead, and mostRead in all.
+	// read is the number of objects that were read: at most mayRead in the present step, and
+	// mostRead in total.
 	read, mayRead, mostRead int
 	cut                     string
 }
@@ -235,10 +243,10 @@ type selectKey struct {
 	cluster, namespace string
 }
 
-// errCut ends a walk that has as much as it may have.
+// errCut ends the construction of a graph that has reached a limit.
 var errCut = errors.New("the graph is cut")
 
-// serveGraph answers with the graph around an object, or an image.
+// serveGraph answers with the graph around an object or an image.
 func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location) error {
 	query := r.URL.Query()
 	named := "" // the namespace of KIND/NAMESPACE/NAME
@@ -256,7 +264,7 @@ func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location)
 	defer cancel()
 	g := s.walk(asked, at)
 	roots, err := g.all(ctx)
-	if err == nil || apierrors.IsNotFound(err) { // it may be there, and not be known
+	if err == nil || apierrors.IsNotFound(err) { // the object may exist and not be known
 		g.warn(r.Context(), w)
 	}
 	if err != nil {
@@ -265,7 +273,7 @@ func (s *Search) serveGraph(w http.ResponseWriter, r *http.Request, at location)
 	return answer.JSON(w, http.StatusOK, g.graph(roots))
 }
 
-// walk is one that has not begun.
+// walk returns a walk that has read nothing yet.
 func (s *Search) walk(asked *graphed, at location) *walk {
 	g := &walk{
 		Search: s, graphed: asked, at: at, reaches: map[schema.GroupResource]*reach{}, types: map[schema.GroupKind]schema.GroupResource{},
@@ -285,7 +293,7 @@ func (s *Search) walk(asked *graphed, at location) *walk {
 	return g
 }
 
-// all finds what the graph is of, and what is around it, as far as the bounds let it.
+// all reads the roots and the objects around them, within the limits.
 func (g *walk) all(ctx context.Context) ([]*vertex, error) {
 	g.mayRead = g.mostRead / 2
 	roots, err := g.roots(ctx)
@@ -302,7 +310,8 @@ func (g *walk) all(ctx context.Context) ([]*vertex, error) {
 	return roots, err
 }
 
-// around walks in the directions that are asked for. They do not mix: what else uses what a root uses is not of its graph.
+// around follows links from the roots in the requested directions. Directions are not combined:
+// other users of the objects that a root uses do not belong to its graph.
 func (g *walk) around(ctx context.Context, roots []*vertex) error {
 	for _, step := range []struct {
 		wanted bool
@@ -339,7 +348,7 @@ func compareVertices(a, b *vertex) int {
 		cmp.Compare(a.kind.Group, b.kind.Group), cmp.Compare(a.name, b.name))
 }
 
-// reachOf finds out what of a type the caller may list.
+// reachOf returns what the caller may list of a type.
 func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, error) {
 	if r, ok := g.reaches[gr]; ok {
 		return r, nil
@@ -383,13 +392,14 @@ func (g *walk) reachOf(ctx context.Context, gr schema.GroupResource) (*reach, er
 		maps.DeleteFunc(r.clusters, func(cluster string, _ bool) bool { return seen.closed(cluster) })
 	}
 	if g.at.cluster != "" || g.clusters != nil || seen.fence != nil {
-		r.query.Clusters = append([]string{}, slices.Sorted(maps.Keys(r.clusters))...) // not nil, which is all
+		// not nil, which means all
+		r.query.Clusters = append([]string{}, slices.Sorted(maps.Keys(r.clusters))...)
 	}
 	r.query.Scopes = seen.scopes(r.at, kind{clusters: r.query.Clusters})
 	return r, nil
 }
 
-// typeOf is the type of a kind; false: nobody knows it.
+// typeOf returns the type of a kind; false if the kind is neither mirrored nor known.
 func (g *walk) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
 	if gr, ok := g.types[kind]; ok {
 		return gr, true
@@ -398,7 +408,8 @@ func (g *walk) typeOf(kind schema.GroupKind) (schema.GroupResource, bool) {
 	return schema.GroupResource{Group: kind.Group, Resource: t.Resource}, ok
 }
 
-// each calls f with the vertex of each object that a query of a reach selects, until it fails.
+// each calls f with the vertex of each object that the query of a reach selects, until f fails.
+// narrow restricts the query.
 func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), f func(v *vertex) error) error {
 	if r.hidden() || len(r.clusters) == 0 {
 		return nil
@@ -414,7 +425,7 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 		}
 		page, err := g.query(ctx, q)
 		if apierrors.IsBadRequest(err) {
-			r.odd = true // which is no fault of who asks: API servers take any text as a reference
+			r.odd = true // not an error of the caller: API servers accept any text as a reference
 			return nil
 		}
 		if err != nil {
@@ -432,7 +443,7 @@ func (g *walk) each(ctx context.Context, r *reach, narrow func(q *store.Query), 
 	}
 }
 
-// note keeps of which clusters the type is asked for; nil: of all that mirror it.
+// note records the clusters that the type is read from; nil: all that mirror it.
 func (r *reach) note(clusters []string) {
 	if clusters == nil {
 		clusters = slices.Collect(maps.Keys(r.clusters))
@@ -442,7 +453,8 @@ func (r *reach) note(clusters []string) {
 	}
 }
 
-// mirrors says whether some cluster mirrors a type. What does not mirror it is kept, to be told: of the clusters that are named, or nil, if none does.
+// mirrors reports whether any cluster mirrors a type. It records for a warning which of the
+// given clusters do not mirror the type, or that none does.
 func (g *walk) mirrors(gr schema.GroupResource, clusters []string) bool {
 	on := g.mirrored[gr]
 	if len(on) == 0 {
@@ -460,7 +472,7 @@ func (g *walk) mirrors(gr schema.GroupResource, clusters []string) bool {
 	return len(on) > 0
 }
 
-// meet is the vertex of an object.
+// meet returns the vertex of an object: the existing one if the graph has it, else a new one.
 func (g *walk) meet(r *reach, row *store.Row) *vertex {
 	v := &vertex{kind: r.kind, cluster: row.Cluster, namespace: row.Namespace, name: row.Name, version: row.Version, uid: row.UID, labels: row.Labels, reach: r}
 	known, ok := g.vertices[v.key()]
@@ -468,14 +480,15 @@ func (g *walk) meet(r *reach, row *store.Row) *vertex {
 		return known
 	}
 	v.links = graph.Links(schema.GroupResource{Group: row.Group, Resource: row.Resource}, row.Body)
-	if ok { // it came since it was found to be missing
+	if ok { // the object was missing before and exists now
 		known.version, known.uid, known.labels, known.links, known.state = v.version, v.uid, v.labels, v.links, ""
 		return known
 	}
 	return v
 }
 
-// add makes a vertex one of the graph, if there is room.
+// add adds a vertex to the graph, unless the graph has it. It returns the vertex in the graph,
+// or errCut if the limit of nodes is reached.
 func (g *walk) add(v *vertex) (*vertex, error) {
 	if known, ok := g.vertices[v.key()]; ok {
 		return known, nil
@@ -488,7 +501,8 @@ func (g *walk) add(v *vertex) (*vertex, error) {
 	return v, nil
 }
 
-// join adds an edge of a link that one says of another, and the ends that are not there yet.
+// join adds the edge for a link of the vertex says to another, and both vertices if the graph
+// does not have them.
 func (g *walk) join(says, other *vertex, l graph.Link) (err error) {
 	if says, err = g.add(says); err == nil {
 		other, err = g.add(other)
@@ -503,7 +517,7 @@ func (g *walk) join(says, other *vertex, l graph.Link) (err error) {
 	return nil
 }
 
-// leads says whether a link that an object says is to another, which is there or not.
+// leads reports whether a link of an object refers to the vertex to, which may be missing.
 func (g *walk) leads(from *vertex, l graph.Link, to *vertex) bool {
 	if l.Selector != nil || l.Kind != to.kind || l.Name != to.name || l.UID != "" && to.state == "" && l.UID != to.uid {
 		return false
@@ -514,7 +528,8 @@ func (g *walk) leads(from *vertex, l graph.Link, to *vertex) bool {
 	return from.cluster == to.cluster && (!to.reach.namespaced || cmp.Or(l.Namespace, from.namespace) == to.namespace)
 }
 
-// used finds what vertices use. What is missing uses nothing, whatever still names it as its owner.
+// used returns what the vertices use. A missing object uses nothing, even if others name it as
+// their owner.
 func (g *walk) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
 	var out []*vertex
 	frontier = slices.DeleteFunc(slices.Clone(frontier), func(v *vertex) bool { return v.state != "" })
@@ -531,7 +546,7 @@ func (g *walk) used(ctx context.Context, frontier []*vertex) ([]*vertex, error) 
 	return out, err
 }
 
-// users finds what uses vertices.
+// users returns what uses the vertices.
 func (g *walk) users(ctx context.Context, frontier []*vertex) ([]*vertex, error) {
 	var out []*vertex
 	err := g.follow(ctx, frontier, true, &out)
@@ -549,19 +564,19 @@ func (g *walk) users(ctx context.Context, frontier []*vertex) ([]*vertex, error)
 	return out, err
 }
 
-// target is a name to which links lead, wherever.
+// target is the kind and the name that links refer to, in any cluster and namespace.
 type target struct {
 	kind schema.GroupKind
 	name string
 }
 
-// saying is a link that a vertex says.
+// saying is a link and the vertex that has it.
 type saying struct {
 	by   *vertex
 	link graph.Link
 }
 
-// place is where a link leads, to an object of a type.
+// place returns the key of the object that the link refers to, for the type of r.
 func (s saying) place(r *reach) vertexKey {
 	key := vertexKey{kind: s.link.Kind, cluster: s.by.cluster, name: s.link.Name}
 	if r.namespaced {
@@ -570,7 +585,8 @@ func (s saying) place(r *reach) vertexKey {
 	return key
 }
 
-// follow finds what vertices name: what they use or, inverse, what uses them.
+// follow reads the objects that the links of vertices name: objects that they use or, if
+// inverse, that use them.
 func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
 	wanted := map[target][]saying{}
 	var order []target
@@ -602,7 +618,7 @@ func (g *walk) follow(ctx context.Context, frontier []*vertex, inverse bool, out
 	return nil
 }
 
-// named finds what has a name, in the places to which links lead, all at once.
+// named reads the objects with a name in all places that links refer to, in one query.
 func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vertex) error {
 	gr, ok := g.typeOf(to.kind)
 	if !ok {
@@ -616,7 +632,7 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	for _, s := range said {
 		key := s.place(r)
 		if !isText(key.name) || !isText(key.namespace) {
-			continue // nothing has it, and what others say is asked for without it
+			continue // no object has such a name, and the query is made for the other links
 		}
 		clusters = append(clusters, key.cluster)
 		if r.namespaced {
@@ -645,7 +661,7 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 			v = g.absent(r, key, s.link.UID)
 		}
 		if !g.leads(s.by, s.link, v) {
-			continue // it is another of the name
+			continue // another object with the same name
 		}
 		if err := g.join(s.by, v, s.link); err != nil {
 			return err
@@ -655,10 +671,10 @@ func (g *walk) named(ctx context.Context, to target, said []saying, out *[]*vert
 	return nil
 }
 
-// isText says whether something may be in the store, and a query ask for it.
+// isText reports whether the store can contain a text, and a query can ask for it.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// absent is the vertex of what something refers to and is not found.
+// absent returns the vertex of an object that another object refers to and that was not found.
 func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
 	v := &vertex{kind: key.kind, cluster: key.cluster, namespace: key.namespace, name: key.name, reach: r, uid: uid, state: fleetv1alpha1.GraphMissing, version: r.at.Version}
 	gr := r.at.GroupResource()
@@ -668,7 +684,7 @@ func (g *walk) absent(r *reach, key vertexKey, uid types.UID) *vertex {
 	return v
 }
 
-// among narrows a query to clusters, of those that it is of.
+// among restricts a query to the given clusters that it already includes.
 func among(q *store.Query, clusters []string) {
 	wanted := distinct(clusters)
 	if q.Clusters != nil {
@@ -679,7 +695,7 @@ func among(q *store.Query, clusters []string) {
 
 func distinct(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
-// selected finds the pods that vertices select.
+// selected reads the pods that the vertices select.
 func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
 	for _, v := range frontier {
 		for _, l := range v.links {
@@ -701,7 +717,7 @@ func (g *walk) selected(ctx context.Context, frontier []*vertex, out *[]*vertex)
 	return nil
 }
 
-// found calls f with what is found of a type, until it fails.
+// found calls f with the objects that are found of a type, until f fails.
 func (g *walk) found(ctx context.Context, gr schema.GroupResource, narrow func(q *store.Query), f func(v *vertex) error) error {
 	r, err := g.reachOf(ctx, gr)
 	if err == nil {
@@ -721,7 +737,8 @@ func (g *walk) lookUp() error {
 	return nil
 }
 
-// foundIn is found in those places alone that are wanted: an index tells where something is, and of other places no object is read.
+// foundIn is found for the wanted places only. An index returns the places, and objects of other
+// places are not read.
 func (g *walk) foundIn(ctx context.Context, gr schema.GroupResource, wanted func(cluster, namespace string) bool, narrow func(q *store.Query), f func(v *vertex) error) error {
 	r, err := g.reachOf(ctx, gr)
 	if err != nil || r.hidden() || len(r.clusters) == 0 {
@@ -764,7 +781,7 @@ func (g *walk) foundIn(ctx context.Context, gr schema.GroupResource, wanted func
 	}, f)
 }
 
-// owned finds what vertices own, of the types of which they own something.
+// owned reads the objects that the vertices own, of the types that the store has for their UIDs.
 func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) error {
 	if !g.relations[graph.Owner] {
 		return nil
@@ -792,7 +809,8 @@ func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) er
 			if err != nil {
 				return err
 			}
-			// It is no lookup that counts: that the type is asked for may be for what the caller may not list.
+			// This is not counted as a lookup: the owned objects may be of a type that the
+			// caller may not list.
 			if err := g.each(ctx, r, func(q *store.Query) {
 				q.OwnerUID = v.uid
 				among(q, []string{v.cluster})
@@ -804,7 +822,7 @@ func (g *walk) owned(ctx context.Context, frontier []*vertex, out *[]*vertex) er
 	return nil
 }
 
-// joinAll adds the edges of all links that one vertex says of another.
+// joinAll adds the edges of all links of the vertex says to another vertex.
 func (g *walk) joinAll(says, other *vertex, inverse bool, out *[]*vertex) error {
 	for _, l := range says.links {
 		if l.Inverse != inverse || !g.relations[l.Relation] || !g.leads(says, l, other) {
@@ -818,7 +836,8 @@ func (g *walk) joinAll(says, other *vertex, inverse bool, out *[]*vertex) error 
 	return nil
 }
 
-// referring finds what refers to vertices by name: what uses them or, inverse, what they use. Those of a name in several clusters are looked for at once.
+// referring reads the objects that refer to the vertices by name: objects that use them or, if
+// inverse, that they use. One query serves vertices of the same name in several clusters.
 func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, out *[]*vertex) error {
 	type named struct {
 		kind            schema.GroupKind
@@ -848,8 +867,9 @@ func (g *walk) referring(ctx context.Context, frontier []*vertex, inverse bool, 
 	return nil
 }
 
-// referringTo calls f with what may refer to a name of a kind, in a namespace or, of an empty one, in none or any: in clusters or, if these are nil, in all
-// places that are wanted.
+// referringTo calls f with objects that may refer to a name of a kind. An empty namespace means
+// that the kind has none, or any namespace. The objects are read from clusters or, if clusters
+// is nil, from all places that are wanted.
 func (g *walk) referringTo(
 	ctx context.Context, kind schema.GroupKind, namespace, name string, inverse bool,
 	clusters []string, wanted func(source graph.Source, cluster, namespace string) bool, f func(*vertex) error,
@@ -876,7 +896,7 @@ func (g *walk) referringTo(
 		}
 		for i, term := range terms {
 			if i == 0 && namespace != "" && !r.namespaced {
-				continue // it says of which namespace
+				continue // the term that includes the namespace follows
 			}
 			narrow := func(q *store.Query) {
 				q.Fields = []store.FieldRequirement{{Path: store.FieldReferences, Operator: selection.Equals, Value: term}}
@@ -900,7 +920,8 @@ func (g *walk) referringTo(
 	return nil
 }
 
-// pointed finds what uses a vertex by other indexes than that of references: an image, a node, or what Events are about.
+// pointed reads what uses a vertex by other indexes than that of references: for images, nodes
+// and the objects of Events.
 func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
 	by := func(gr schema.GroupResource, path, value string) error {
 		var where []string
@@ -939,7 +960,7 @@ func (g *walk) pointed(ctx context.Context, v *vertex, out *[]*vertex) error {
 	return nil
 }
 
-// selecting finds what selects a pod, among what there is of it in the pod's namespace.
+// selecting reads the objects that select a pod, in the namespace of the pod.
 func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error {
 	if pod.kind.Kind != "Pod" || pod.kind.Group != "" || pod.state != "" || !g.relations[graph.Selector] {
 		return nil
@@ -979,7 +1000,7 @@ func (g *walk) selecting(ctx context.Context, pod *vertex, out *[]*vertex) error
 	return nil
 }
 
-// graph is what was found.
+// graph returns the result.
 func (g *walk) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
 	out := fleetv1alpha1.ObjectGraph{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1alpha1.GroupVersion.String(), Kind: "ObjectGraph"},
@@ -1012,7 +1033,9 @@ func (g *walk) graph(roots []*vertex) fleetv1alpha1.ObjectGraph {
 	return out
 }
 
-// warn says in what the graph may differ from the truth: of each type that was asked for in clusters of which the graph has something, and of what it is of in all.
+// warn adds the warnings of the graph. For each type, they are about the clusters
+// from which the type was read and that have objects in the graph. For the type of the root,
+// they are about all clusters.
 func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 	has := map[string]bool{"": true}
 	for _, v := range g.vertices {
@@ -1039,7 +1062,8 @@ func (g *walk) warn(ctx context.Context, w http.ResponseWriter) {
 	for cluster, types := range g.unasked {
 		var names []string
 		for gr := range types {
-			// Of what they may not list, a caller knows that it is left out.
+			// For a type that the caller may not list, the caller knows already that it is left
+			// out.
 			seen, err := g.authorize(ctx, location{cluster: g.at.cluster, GroupVersionResource: gr.WithVersion("v1")}, params{}, "list")
 			if err == nil && (cluster == "" || seen.fence == nil || !seen.closed(cluster)) {
 				names = append(names, gr.String())

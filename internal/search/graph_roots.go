@@ -17,7 +17,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// roots finds what the graph is of: what has the name, and of a name that is missing what is said to have it.
+// roots reads the roots of the graph: the objects with the requested name, and missing objects
+// with the name that others refer to.
 func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	if g.kind == "" {
 		return g.images(ctx)
@@ -79,8 +80,9 @@ func (g *walk) roots(ctx context.Context) ([]*vertex, error) {
 	return slices.SortedFunc(maps.Values(roots), compareVertices), err
 }
 
-// findUnread finds the clusters that could have what is asked for, of those in which the caller may see something of one of the types, and of which nothing is
-// known. If nothing is known of any, there is no answer.
+// findUnread sets g.unread to the requested clusters about which nothing is known yet, among
+// those in which the caller may see something of one of the types. It returns an error if
+// nothing is known about any of them.
 func (g *walk) findUnread(of ...*reach) error {
 	open := g.Clusters()
 	if g.at.cluster != "" {
@@ -92,12 +94,14 @@ func (g *walk) findUnread(of ...*reach) error {
 		return !slices.ContainsFunc(of, func(r *reach) bool { return r.seen.fence == nil || !r.seen.closed(c) })
 	})
 	var k kind
-	err := k.findUnread(open, g.Mirror.Types(), nil, scope{}) // open are those of the caller
+	// open has only clusters that the caller may know
+	err := k.findUnread(open, g.Mirror.Types(), nil, scope{})
 	g.unread = k.unread
 	return err
 }
 
-// missing calls f with what is said to have the name that is asked for, and is not there.
+// missing calls f with the vertex of each object that has the requested name, does not exist,
+// and that another object refers to.
 func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) error {
 	each := func(says *vertex) error {
 		for _, l := range says.links {
@@ -115,7 +119,8 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 		}
 		return nil
 	}
-	// Where it was found, whatever refers to it is read for the graph alone, within the graph's limit.
+	// Where the object exists, what refers to it is read later for the graph, within the limit
+	// of that.
 	lacks := func(cluster, namespace string) bool {
 		return g.vertices[vertexKey{r.kind, cluster, namespace, g.name}] == nil && r.sees(cluster, namespace)
 	}
@@ -133,12 +138,13 @@ func (g *walk) missing(ctx context.Context, r *reach, f func(*vertex) error) err
 		case g.namespace != "":
 			return lacks(cluster, g.namespace)
 		default:
-			return source.Across || lacks(cluster, namespace) // of others, only they themselves say of which namespace
+			// only the objects themselves contain the namespace that they refer to
+			return source.Across || lacks(cluster, namespace)
 		}
 	}, each)
 }
 
-// rootType is the type that the request means.
+// rootType returns the type that the parameter of names.
 func (g *walk) rootType(ctx context.Context) (schema.GroupResource, error) {
 	named := query.Term{Key: query.Kind, Op: query.Equal, Values: []query.Value{{Text: g.kind}}}
 	var found []schema.GroupResource
@@ -177,7 +183,7 @@ func (g *walk) rootType(ctx context.Context) (schema.GroupResource, error) {
 	return usual, apierrors.NewBadRequest(fmt.Sprintf("parameter of=%q: %q is one of %s: write which", g.of, g.kind, enumerate(all)))
 }
 
-// unqualify takes the cluster out of the name that is asked for, where names have theirs.
+// unqualify moves the cluster from the requested name to g.clusters, for Qualified names.
 func (g *walk) unqualify(gr schema.GroupResource) error {
 	if g.at.names == Merged {
 		return nil
@@ -186,7 +192,7 @@ func (g *walk) unqualify(gr schema.GroupResource) error {
 	if g.namespace != "" {
 		named = &g.namespace
 	} else if g.namespaced(location{GroupVersionResource: gr.WithVersion("")}) {
-		return nil // in whichever there are
+		return nil // in all clusters that have it
 	}
 	name, cluster, ok := unqualified(*named)
 	if !ok || g.at.cluster != "" && g.at.cluster != cluster || g.clusters != nil && !slices.Equal(g.clusters, []string{cluster}) {
@@ -198,12 +204,13 @@ func (g *walk) unqualify(gr schema.GroupResource) error {
 	return nil
 }
 
-// images finds the images that are asked for, of those that something runs which the caller may list.
+// images returns the requested images among those that run in objects which the caller may list.
 func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	var refused, closed error
 	var reaches []*reach
 	for _, gr := range graph.Running() {
-		if !g.mirrors(gr, nil) && gr != podsType { // who may not list pods is refused also where there are none
+		// a caller that may not list pods is refused also if there are none
+		if !g.mirrors(gr, nil) && gr != podsType {
 			continue
 		}
 		r, err := g.reachOf(ctx, gr)
@@ -221,7 +228,8 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	if err := cmp.Or(closed, refused); err != nil && len(reaches) == 0 {
 		return nil, err
 	}
-	if err := g.checkClusters(g.at, g.clusters); err != nil { // whose names are not for who may list nothing
+	// a caller that may list nothing must not learn the names of clusters
+	if err := g.checkClusters(g.at, g.clusters); err != nil {
 		return nil, err
 	}
 	if err := g.findUnread(reaches...); err != nil {
@@ -249,7 +257,8 @@ func (g *walk) images(ctx context.Context) ([]*vertex, error) {
 	return roots, nil
 }
 
-// run adds the images that are asked for and that something of a type runs. One with a tag or a digest is that; others are all of the repository.
+// run adds to found the requested images that objects of a type run. A name with a tag or a
+// digest is one image. A name without them stands for all images of the repository.
 func (g *walk) run(ctx context.Context, r *reach, found map[string]bool) error {
 	if len(r.clusters) == 0 {
 		return nil
@@ -278,7 +287,7 @@ func (g *walk) run(ctx context.Context, r *reach, found map[string]bool) error {
 	return nil
 }
 
-// repository is an image without its tag and digest.
+// repository returns an image without its tag and digest.
 func repository(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {

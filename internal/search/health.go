@@ -10,11 +10,11 @@ import (
 	"orrery.dev/orrery/internal/answer"
 )
 
-// serveHealth answers healthz, livez and readyz as API servers do, for user interfaces that ask
-// them of each cluster. The answer is about the fleet API: an error says that nothing can be read,
-// and a warning that what is read of a cluster is old. User interfaces ask often, so the hub is
-// asked one question: whether the caller may get the Cluster. Who may not gets the answer of the
-// fleet, for whatever name.
+// serveHealth answers healthz, livez and readyz as API servers do, for user interfaces that
+// request them for each cluster. The answer is about the fleet API: an error means that nothing
+// can be read, and a warning that the data of a cluster is old. User interfaces ask often, so
+// the hub gets one question only: whether the caller may get the Cluster. A caller that may not
+// gets the health of the fleet, for any name.
 func (s *Search) serveHealth(w http.ResponseWriter, r *http.Request, at location) error {
 	ofCluster := false
 	if at.cluster != "" {

@@ -21,14 +21,16 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// How many changes an answer tells, unless a limit says less, and at most.
+// Limits of a history: changesTold is the default number of changes, mostChangesTold the
+// maximum, and statesCompared the number that is read at once.
 const (
 	changesTold     = 100
 	mostChangesTold = 500
-	statesCompared  = 50 // at once
+	statesCompared  = 50
 )
 
-// mostRead is how many bytes of objects are read for an answer, about: what is left is for the next page.
+// mostRead is the approximate limit of bytes of objects that are read for one answer. The rest
+// is for the next page.
 const mostRead = 16 << 20
 
 // serveHistory answers with an ObjectHistory.
@@ -41,7 +43,7 @@ func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at loc
 		limit = changesTold
 	}
 	q := v.query
-	q.Version = "" // it may have been another then
+	q.Version = "" // the version may have been another then
 	nowhere := q.Clusters != nil && len(q.Clusters) == 0
 	t := teller{search: s, ctx: ctx, gr: at.GroupResource(), seen: v.seen, params: p, limit: limit, out: &out}
 	var err error
@@ -63,7 +65,7 @@ func (s *Search) serveHistory(ctx context.Context, w http.ResponseWriter, at loc
 	return answer.JSON(w, http.StatusOK, out)
 }
 
-// teller tells what became of objects of a type.
+// teller writes the history of objects of a type.
 type teller struct {
 	search *Search
 	ctx    context.Context //nolint:containedctx // lives as long as one request
@@ -71,11 +73,11 @@ type teller struct {
 	seen   scope
 	params params
 	limit  int
-	read   int // bytes of objects
+	read   int // bytes of objects that were read
 	out    *fleetv1alpha1.ObjectHistory
 }
 
-// change begins to tell of a change to an object.
+// change returns a new change of an object; a zero time is left out.
 func change(row *store.Row, kind fleetv1alpha1.ChangeType, revision int64, when time.Time) fleetv1alpha1.ObjectChange {
 	c := fleetv1alpha1.ObjectChange{Cluster: row.Cluster, Namespace: row.Namespace, Name: row.Name, UID: row.UID, Change: kind, Revision: revision}
 	if !when.IsZero() {
@@ -84,7 +86,8 @@ func change(row *store.Row, kind fleetv1alpha1.ChangeType, revision int64, when 
 	return c
 }
 
-// tell adds a change, with the states before and after it, either of which may be nil, that there is none or that it is not known.
+// tell adds a change with the states before and after it. A state is nil if it does not exist or
+// is not known.
 func (t *teller) tell(c fleetv1alpha1.ObjectChange, before, after *history.State) (err error) {
 	shown := after
 	if after == nil {
@@ -104,7 +107,7 @@ func (t *teller) tell(c fleetv1alpha1.ObjectChange, before, after *history.State
 	return nil
 }
 
-// history tells the changes to the object of a name, cluster by cluster and the latest first.
+// history adds the changes of the object with the requested name, by cluster, the latest first.
 func (t *teller) history(at location, clusters []string) error {
 	clusters = slices.Sorted(slices.Values(clusters))
 	var before int64
@@ -140,19 +143,21 @@ func (t *teller) history(at location, clusters []string) error {
 	return nil
 }
 
-// revisions tells up to limit states of an object, and the ends of those that were its last. next is where the next page begins; 0: there is none.
+// revisions adds up to limit states of an object, and its deletions. next is where the next page
+// begins; 0: there is none. told is true if the object has any state.
 func (t *teller) revisions(of store.Object, before int64, limit int) (next int64, told bool, err error) {
 	page, err := t.search.Store.Revisions(t.ctx, of, before, limit+1)
 	if err != nil {
 		return 0, false, err
 	}
 	if i := slices.IndexFunc(page.Items, func(r store.Revision) bool { return t.search.past(t.seen, t.gr, of.Namespace, of.Name, r.Until) }); i >= 0 {
-		page.Items = page.Items[:i] // as if these were not kept any more
+		page.Items = page.Items[:i] // as if these states were not kept any more
 	}
 	states := make([]*history.State, len(page.Items))
 	for i, r := range page.Items {
 		whole, err := t.search.Store.Revision(t.ctx, of, r.Seq)
-		if errors.Is(err, store.ErrNoHistory) { // it became too old just now, and so did those before
+		// it was dropped just now, and so were the states before
+		if errors.Is(err, store.ErrNoHistory) {
 			page.Items, states = page.Items[:i], states[:i]
 			break
 		}
@@ -197,10 +202,10 @@ func (t *teller) revisions(of store.Object, before int64, limit int) (next int64
 	return next, len(page.Items) > 0, nil
 }
 
-// endedBefore begins the continue tokens of what is deleted: a number alone is an offset.
+// endedBefore begins the continue tokens of deleted objects: a number alone is an offset.
 const endedBefore = "ended-"
 
-// deleted tells which objects are gone, the latest first.
+// deleted adds the deleted objects, the latest first.
 func (t *teller) deleted(q store.Query) error {
 	var before int64
 	if t.params.next != "" {
@@ -232,7 +237,8 @@ func (t *teller) deleted(q store.Query) error {
 	return nil
 }
 
-// since tells what is another now than at a moment, but for objects in which only noise is, unless that is asked for.
+// since adds the objects that differ from their state at a moment. It leaves out objects in
+// which only noise differs, unless the request has allFields.
 func (t *teller) since(q store.Query) error {
 	q.At, q.Continue = t.params.compared, t.params.next
 	for compared := 0; ; compared += statesCompared {
@@ -264,7 +270,8 @@ func (t *teller) difference(d *store.Difference) error {
 	case d.After == nil:
 		row, kind = d.Before, fleetv1alpha1.ChangeDeleted
 	case d.Before == nil:
-		kind = history.First(d.After.Created, t.params.compared) // what is older than the moment came to be seen since
+		// an object that is older than the moment became visible since
+		kind = history.First(d.After.Created, t.params.compared)
 	case d.Before.UID != d.After.UID:
 		kind = fleetv1alpha1.ChangeRecreated
 	}

@@ -8,7 +8,8 @@ import (
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 )
 
-// incomplete warns of objects of a type of a cluster that the mirror's database refuses.
+// incomplete returns warnings about objects of a type that the database of the mirror cannot
+// store.
 func (s *Search) incomplete(cluster string, gr schema.GroupResource) (warnings []string) {
 	partly, missing := s.Mirror.Incomplete(cluster, gr)
 	if partly > 0 {

@@ -17,7 +17,7 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// body is a JSON object of which only some fields are looked at.
+// body is a JSON object whose fields are parsed only on demand.
 type body map[string]json.RawMessage
 
 func (b body) set(name string, value any) error {
@@ -26,7 +26,7 @@ func (b body) set(name string, value any) error {
 	return err
 }
 
-// marshal is json.Marshal, but that what is JSON already is not read once more.
+// marshal is json.Marshal, except that it does not parse values that are JSON already.
 func marshal(value any) (json.RawMessage, error) {
 	switch value := value.(type) {
 	case json.RawMessage:
@@ -53,17 +53,18 @@ func marshal(value any) (json.RawMessage, error) {
 	}
 }
 
-// shown is how rows are shown.
+// shown defines how rows are shown.
 type shown struct {
 	names Names
-	meta  string               // the version of meta.k8s.io, where the form is one of its kinds
-	stale map[string]time.Time // clusters whose rows are stale, and when they were last seen
-	at    location             // as which type
+	meta  string               // the version of meta.k8s.io, if the form is one of its kinds
+	stale map[string]time.Time // clusters with stale rows, and when they were last seen
+	at    location             // the type in which rows are shown
 }
 
-// object is the whole object, as its cluster has it but for our annotation, or as it would convert it. Its kind is
-// the row's, for the body may be only the metadata of one. Where one version is asked for, an object of another that it cannot be converted
-// to is refused: it would be read as what it is not.
+// object returns the whole object as in its cluster, with the annotations of the fleet, and
+// converted if necessary. The kind is that of the row, because the body may have only metadata.
+// If the request is for one version, an object of another version that cannot be converted is
+// refused: the client would misread it.
 func object(row store.Row, show shown) (body, error) {
 	o, err := annotated(row, show)
 	if err != nil {
@@ -86,7 +87,7 @@ func object(row store.Row, show shown) (body, error) {
 	return o, errors.Join(o.set("apiVersion", gvk.GroupVersion().String()), o.set("kind", gvk.Kind))
 }
 
-// partial is the object's metadata.
+// partial returns the metadata of the object.
 func partial(row store.Row, show shown) (body, error) {
 	o, err := annotated(row, show)
 	if err != nil {
@@ -96,8 +97,9 @@ func partial(row store.Row, show shown) (body, error) {
 	return p, errors.Join(p.set("apiVersion", show.meta), p.set("kind", asPartial))
 }
 
-// annotated is the row's body with the fleet's resourceVersion, annotations that name its cluster and its resourceVersion there and, if it
-// is stale, the one that says when it was last seen.
+// annotated returns the body of a row with the resourceVersion of the fleet and with annotations
+// for the cluster, the resourceVersion in the cluster and, if the row is stale, the time when it
+// was last seen.
 func annotated(row store.Row, show shown) (body, error) {
 	o, metadata, annotations := body{}, body{}, map[string]string{}
 	if err := json.Unmarshal(row.Body, &o); err != nil {
@@ -112,13 +114,13 @@ func annotated(row store.Row, show shown) (body, error) {
 		}
 	}
 	annotations[fleetv1alpha1.ClusterAnnotation] = row.Cluster
-	if row.Changed != 0 { // else it is not of the store
+	if row.Changed != 0 { // else the row is not from the store
 		annotations[fleetv1alpha1.ResourceVersionAnnotation] = row.ResourceVersion
 		if err := metadata.set("resourceVersion", row.Changed.String()); err != nil {
 			return nil, err
 		}
 	}
-	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // it is ours to say
+	delete(annotations, fleetv1alpha1.LastSeenAnnotation) // the value of the object is not trusted
 	if seen, ok := show.stale[row.Cluster]; ok {
 		annotations[fleetv1alpha1.LastSeenAnnotation] = seen.UTC().Format(time.RFC3339)
 	}
@@ -134,7 +136,7 @@ func annotated(row store.Row, show shown) (body, error) {
 	return o, errors.Join(metadata.set("annotations", annotations), o.set("metadata", metadata))
 }
 
-// tableRow is the object as the columns show it.
+// tableRow returns the object as a row of a table.
 func tableRow(c *columns, row store.Row, include metav1.IncludeObjectPolicy, show shown) (metav1.TableRow, error) {
 	cells, err := c.cells(row)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// checkListOptions refuses the options of a list or a watch that API servers refuse, as they do. Of one object they do not look at these.
+// checkListOptions refuses the options of a list or a watch that API servers refuse. For one
+// object they ignore these options.
 func (p *params) checkListOptions(one bool) error {
 	if one {
 		return nil
@@ -27,7 +28,8 @@ func (p *params) checkListOptions(one bool) error {
 	return nil
 }
 
-// beginsWithAll says whether a watch begins with what there is: if that is asked for, or nothing is said and any version will do.
+// beginsWithAll reports whether a watch sends the existing objects first: if the client asks for
+// it, or does not say and accepts any version.
 func (p *params) beginsWithAll() bool {
 	if p.initialSaid {
 		return p.initial
@@ -35,7 +37,8 @@ func (p *params) beginsWithAll() bool {
 	return p.version == "" || p.version == "0"
 }
 
-// unchanged refuses a list at a version since which something that it selects has changed, or may have: what was then is not known by versions.
+// unchanged returns an error if an object that the list selects changed since the version, or
+// may have changed: the earlier state is not available by version.
 func (p *pager) unchanged() error {
 	events, _, _, err := p.search.Store.Since(schema.GroupResource{Group: p.query.Group, Resource: p.query.Resource}, p.version)
 	if err != nil {

@@ -20,8 +20,9 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// metricsVersion is the API that kubectl top asks. What it says is of the last seconds and changes all the time, it cannot be watched, and
-// so is not mirrored: the clusters are asked, all at once.
+// metricsVersion is the API of kubectl top. Its values describe the last seconds, change all the
+// time and cannot be watched. Therefore they are not mirrored, and the hub asks all clusters in
+// parallel.
 var metricsVersion = schema.GroupVersion{Group: "metrics.k8s.io", Version: "v1beta1"}
 
 var metricsTypes = []member.API{
@@ -29,7 +30,7 @@ var metricsTypes = []member.API{
 	{GroupVersionKind: metricsVersion.WithKind("PodMetrics"), Resource: "pods", Singular: "pod", Namespaced: true},
 }
 
-// metricsShapes are the types of which metrics are; by them fields are known that can be selected.
+// metricsShapes are the Go types of metrics, from which the selectable fields are known.
 var metricsShapes = map[schema.GroupVersionKind]reflect.Type{
 	metricsVersion.WithKind("NodeMetrics"): reflect.TypeFor[struct {
 		usage
@@ -50,7 +51,7 @@ type usage struct {
 	Usage corev1.ResourceList `json:"usage"`
 }
 
-// live says whether a location is of what clusters are asked for.
+// live returns the type if a location is of metrics, for which clusters are asked.
 func (s *Search) live(at location) (*member.API, bool) {
 	i := slices.IndexFunc(metricsTypes, func(a member.API) bool { return a.GroupVersionResource() == at.GroupVersionResource })
 	if i < 0 {
@@ -59,7 +60,7 @@ func (s *Search) live(at location) (*member.API, bool) {
 	return &metricsTypes[i], true
 }
 
-// serves says whether a cluster has a type, as far as is known.
+// serves returns whether a cluster has a type, as far as is known.
 func (s *Search) serves(cluster string, gvr schema.GroupVersionResource) presence.Presence {
 	c, ok := s.Live(cluster)
 	if !ok {
@@ -68,8 +69,8 @@ func (s *Search) serves(cluster string, gvr schema.GroupVersionResource) presenc
 	return c.Serves(gvr)
 }
 
-// addLive adds what clusters are asked for, unless it is known that none of them serves it: clients do not ask for what is not here, and so
-// would take what is not known for what is not there.
+// addLive adds the types of metrics, unless all clusters are known not to serve them. Clients do
+// not ask for types that discovery lacks, so unknown must not look like absent.
 func (c catalogue) addLive(s *Search, cluster string) {
 	delete(c, metricsVersion.Group)
 	clusters := s.Clusters()
@@ -86,7 +87,8 @@ func (c catalogue) addLive(s *Search, cluster string) {
 	}
 }
 
-// checkLive refuses what only the store can answer. A limit is taken, since clients page by one unasked, and as in a cluster the answer is whole.
+// checkLive refuses parameters that only the store supports. A limit is accepted, since clients
+// send one by default; as in a cluster, the answer is complete.
 func (p *params) checkLive(at location) error {
 	if p.watch || at.watch || p.next != "" || p.version != "" && p.version != "0" || !p.asked.empty() || p.group != nil || p.explain ||
 		p.moments() > 0 || p.all || p.ordered || p.offset > 0 || p.remaining != nil && *p.remaining || p.owner.uid != "" || p.owner.name != "" || p.owner.steps > 0 {
@@ -100,15 +102,17 @@ func (p *params) checkLive(at location) error {
 		return apierrors.NewBadRequest("parameter namespaces: the path names the namespace already")
 	}
 	for _, segment := range append([]string{at.name}, append(slices.Clone(p.namespaces), at.namespace)...) {
-		if why := content.IsPathSegmentName(segment); segment != "" && len(why) > 0 { // it becomes a part of one
+		// the name becomes a part of a path
+		if why := content.IsPathSegmentName(segment); segment != "" && len(why) > 0 {
 			return apierrors.NewBadRequest(fmt.Sprintf("%q is no name: it %s", segment, strings.Join(why, ", ")))
 		}
 	}
 	return nil
 }
 
-// serveLive answers with what the clusters say now. The hub asks them as itself, after the same rights on the hub as for what is mirrored: it
-// shows the same namespaces of the same clusters.
+// serveLive answers with the present metrics from the clusters. The hub asks them with its own
+// credentials. The caller needs the same rights on the hub as for mirrored objects, and sees the
+// same namespaces of the same clusters.
 func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, p params, api *member.API) error {
 	if err := p.checkLive(at); err != nil {
 		return err
@@ -176,7 +180,7 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 	found := s.askClusters(ctx, api, q)
 	defer s.asker.held.Add(-found.size)
 	if err := r.Context().Err(); err != nil {
-		return err // nobody is there to be told
+		return err // the client has disconnected
 	}
 	without = append(without, found.without...)
 	switch {
@@ -207,7 +211,7 @@ func (s *Search) serveLive(w http.ResponseWriter, r *http.Request, at location, 
 	return s.list(ctx, w, &given{rows: found.rows}, enc, at.Resource)
 }
 
-// notKnown says that clusters which may have what is asked for did not answer.
+// notKnown returns the error that clusters which may have the objects did not answer.
 func notKnown(at location, failed []string) error {
 	if len(failed) > named {
 		failed = append(failed[:named:named], fmt.Sprintf("%d more are left out", len(failed)-named))
@@ -221,7 +225,7 @@ func noMetrics(at location) error {
 		fmt.Sprintf("the server could not find the requested resource: %s are asked of the clusters, and no cluster asked for has a metrics server", at.GroupResource()))
 }
 
-// qualifyLive takes the clusters out of names in field selectors.
+// qualifyLive moves the clusters from names in field selectors to p.clusters.
 func (s *Search) qualifyLive(at location, api member.API, p *params) error {
 	if at.names == Merged {
 		return nil
@@ -236,12 +240,13 @@ func (s *Search) qualifyLive(at location, api member.API, p *params) error {
 // gathered is what clusters answer.
 type gathered struct {
 	rows    []store.Row
-	size    int64    // of the rows in bytes, which are counted as held
-	failed  []string // why some are left out
-	without []string // those that have no metrics server
+	size    int64    // of the rows, in bytes, which count as held
+	failed  []string // reasons why clusters are left out
+	without []string // clusters without a metrics server
 }
 
-// askClusters asks clusters for what a query selects. The rows are held until their size is taken from what the asker holds.
+// askClusters asks clusters for the objects that a query selects. The rows count as held until
+// the caller subtracts their size from asker.held.
 func (s *Search) askClusters(ctx context.Context, api *member.API, q store.Query) (g gathered) {
 	ctx, cancel := context.WithTimeout(ctx, liveBudget)
 	defer cancel()
@@ -271,7 +276,8 @@ func (s *Search) askClusters(ctx context.Context, api *member.API, q store.Query
 	return g
 }
 
-// answersOf are the rows of one cluster that a query selects. They are held, also after an error.
+// answersOf returns the rows of one cluster that a query selects. They count as held, also after
+// an error.
 func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query) (rows []store.Row, size int64, err error) {
 	for _, r := range asked {
 		found, failed := s.asker.wait(ctx, r)
@@ -279,7 +285,7 @@ func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query)
 			err = failed
 		}
 		if err != nil {
-			continue // the others are to be waited for, or they would be asked in vain
+			continue // wait must be called for every inquiry
 		}
 		for _, row := range found {
 			if !q.Selects(&row) {
@@ -295,7 +301,7 @@ func (s *Search) answersOf(ctx context.Context, asked []*inquiry, q store.Query)
 	return rows, size, err
 }
 
-// namespacesOf are those in which a cluster is asked for what a query selects; "" is all of them at once.
+// namespacesOf returns the namespaces to ask a cluster for; "" means all at once.
 func namespacesOf(q store.Query, api *member.API, cluster string) []string {
 	namespaces := q.Namespaces
 	if q.Scopes != nil {
@@ -307,7 +313,7 @@ func namespacesOf(q store.Query, api *member.API, cluster string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(namespaces)))
 }
 
-// given is a list of rows that are there.
+// given is a source of rows that are in memory.
 type given struct{ rows []store.Row }
 
 // next implements source.
@@ -317,5 +323,5 @@ func (g *given) next(context.Context) (store.Page, error) {
 	return page, nil
 }
 
-// tail implements source. What is not of the store has no version.
+// tail implements source. The list has no version, because it is not from the store.
 func (g *given) tail() (metav1.ListMeta, map[string]any) { return metav1.ListMeta{}, nil }

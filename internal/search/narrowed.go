@@ -11,7 +11,7 @@ import (
 
 // narrowed collects the types of an answer that the caller may list in some namespaces only, so
 // that one warning names them all.
-type narrowed map[string][]schema.GroupResource // by the namespaces, enumerated
+type narrowed map[string][]schema.GroupResource // by the namespaces, as enumerate prints them
 
 // add adds a type, unless the caller may list it in all namespaces.
 func (n narrowed) add(gr schema.GroupResource, seen scope) {
@@ -20,8 +20,8 @@ func (n narrowed) add(gr schema.GroupResource, seen scope) {
 	}
 }
 
-// text is the warning; "" if there is nothing to warn of. unlisted are types that the caller
-// may not list at all.
+// text returns the warning; "" if there is none. unlisted are types that the caller may not list
+// in any namespace.
 func (n narrowed) text(unlisted []string) string {
 	if len(n) == 0 {
 		if len(unlisted) == 0 {

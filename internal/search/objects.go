@@ -22,20 +22,21 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// pageSize is how many rows are in memory at once, however many are asked for.
+// pageSize is the maximum number of rows in memory at once, for any number of requested rows.
 const pageSize = 500
 
-// searchTimeout is how long a search may take that is no watch; it is the kube-apiserver's own limit for
-// whatever is not a stream.
+// searchTimeout limits a search that is not a watch. The kube-apiserver has the same limit for
+// requests that are not streams.
 const searchTimeout = time.Minute
 
-// longestQuery is how long the store may look for one page, or count: an index leads to most of them in milliseconds.
+// longestQuery limits a query of the store for one page or count. With an index, most take
+// milliseconds.
 const longestQuery = 10 * time.Second
 
-// named is how many clusters or warnings are spelled out before the rest is counted.
+// named is how many clusters or warnings are listed by name. Further ones are only counted.
 const named = 16
 
-// serveObjects lists objects or reads one.
+// serveObjects lists objects, reads one object or watches a type.
 func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at location) error {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -98,7 +99,8 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 	asked, err := s.asked(ctx, p, v.seen.tag)
 	if apierrors.IsResourceExpired(err) {
-		asked, err = s.asked(ctx, p, 0) // a search of all types, and a collection, have versions without a tag
+		// Versions from a search of all types and from a collection have no tag.
+		asked, err = s.asked(ctx, p, 0)
 	}
 	if err != nil {
 		return err
@@ -110,7 +112,8 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 		return s.serveHistory(ctx, w, at, p, v)
 	}
 	if v.query.At = p.at; !p.at.IsZero() {
-		v.query.Version = "" // it may have been another then: what it cannot be shown as is left out by name
+		// It may have been another then; objects that cannot be converted are named in warnings.
+		v.query.Version = ""
 		warnOfThen(w, p.at)
 	}
 	if at.name != "" {
@@ -140,7 +143,7 @@ func (s *Search) serveObjects(w http.ResponseWriter, r *http.Request, at locatio
 	}
 }
 
-// answer answers with what a view shows.
+// answer answers with the objects of a view, as a list or as the one object of a name.
 func (s *Search) answer(ctx context.Context, w http.ResponseWriter, at location, p params, v view, asked store.Version, enc encoder) error {
 	if at.name != "" {
 		return s.get(ctx, w, at, v.query, enc)
@@ -155,22 +158,23 @@ func (s *Search) answer(ctx context.Context, w http.ResponseWriter, at location,
 	return s.list(ctx, w, pages, enc, at.Resource)
 }
 
-// warnOfLoss says that an answer has not all fields, where the client takes no encoding that has.
+// warnOfLoss adds a warning if the answer lacks fields because the client accepts protobuf only.
 func warnOfLoss(w http.ResponseWriter, at location, as form) {
 	if as.wire == inProtobuf {
 		tell(w, []string{fmt.Sprintf("in protobuf, %s are without fields that their clusters have and the hub does not know: accept application/json as well", at.asked().GroupResource())})
 	}
 }
 
-// view is what a request is shown: what it asks for, as far as the caller may see it.
+// view is what a request selects, as far as the caller may see it.
 type view struct {
 	query store.Query
 	kind  kind
 	seen  scope
-	keep  keep // nil: the query says all
+	keep  keep // filters rows; nil: the query selects exactly
 }
 
-// qualifyFields takes the cluster out of names that field selectors ask for.
+// qualifyFields moves the cluster from names in field selectors to p.clusters, for Qualified
+// names.
 func (s *Search) qualifyFields(at location, p *params) error {
 	if at.names == Merged {
 		return nil
@@ -183,7 +187,8 @@ func (s *Search) qualifyFields(at location, p *params) error {
 	})
 }
 
-// qualifyNamed does so for paths of which is says that they name a cluster.
+// qualifyNamed does the same for the paths for which is returns true: their values name a
+// cluster.
 func (s *Search) qualifyNamed(at location, p *params, is func(path string) bool) error {
 	fields := slices.Clone(p.fields)
 	for i, f := range fields {
@@ -205,23 +210,25 @@ func (s *Search) qualifyNamed(at location, p *params, is func(path string) bool)
 	return nil
 }
 
-// namespaced says whether objects of a type are in namespaces in any cluster.
+// namespaced reports whether objects of a type have a namespace in any cluster.
 func (s *Search) namespaced(at location) bool {
 	return slices.ContainsFunc(s.Mirror.Types(), func(t mirror.Type) bool {
 		return t.Namespaced && t.Resource == at.Resource && t.GroupVersionKind.Group == at.Group
 	})
 }
 
-// shows says whether an object is in the view.
+// shows reports whether the view has an object; row may be nil, which no view shows.
 func (v view) shows(ctx context.Context, row *store.Row) (bool, error) {
-	nowhere := v.query.Clusters != nil && len(v.query.Clusters) == 0 // for the store, none are all
+	// For the store, an empty list means all.
+	nowhere := v.query.Clusters != nil && len(v.query.Clusters) == 0
 	if row == nil || nowhere || !v.query.Selects(row) || v.keep == nil {
 		return row != nil && !nowhere && v.query.Selects(row), nil
 	}
 	return v.keep(ctx, row)
 }
 
-// look finds out what a request that does verb is shown.
+// look returns the view of a request for verb. It returns an error if the request is invalid or
+// not allowed.
 func (s *Search) look(ctx context.Context, at location, p params, verb string) (view, error) {
 	if err := s.qualifyFields(at, &p); err != nil {
 		return view{}, err
@@ -261,7 +268,7 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 		return view{}, err
 	}
 	if t.partial {
-		q.Clusters = append([]string{}, t.clusters...) // not nil, which is all
+		q.Clusters = append([]string{}, t.clusters...) // not nil, which means all
 	}
 	if p.chained() && len(q.Clusters) > 1 || p.chained() && q.Clusters == nil {
 		return view{}, apierrors.NewBadRequest("parameters ownerName and ownerSeniority: owners are looked for within one cluster: name it, by clusters or by the path")
@@ -276,29 +283,29 @@ func (s *Search) look(ctx context.Context, at location, p params, verb string) (
 	return view{q, t, seen, kept}, err
 }
 
-// kind is what is known of the type asked for in the clusters asked for.
+// kind describes the requested type in the requested clusters.
 type kind struct {
 	member.API
-	// clusters have the type in the version asked for.
+	// clusters have the type in the requested version.
 	clusters []string
 	// others have the type in another version, by that version.
 	others map[string][]string
-	// scopes are the clusters by whether the type is namespaced there. It has a key for each scope
-	// that the type has anywhere, also where the caller sees nothing.
+	// scopes are the clusters by whether the type is namespaced there. It has a key for each
+	// scope that the type has in any cluster, also where the caller sees nothing.
 	scopes map[bool][]string
-	// partial is true when not every cluster with the type is asked.
+	// partial is true if the query must not ask every cluster with the type.
 	partial bool
-	// unread are clusters asked for of which nothing is known: what they have is missing.
+	// unread are requested clusters about which nothing is known yet: their objects are missing.
 	unread []string
-	// told is true when not objects are shown, but what became of them.
+	// told is true if the answer is the history of objects and not the objects.
 	told bool
-	// bare is true when nothing of the objects is shown but their metadata.
+	// bare is true if the answer has only the metadata of objects.
 	bare bool
 }
 
-// find looks the type up in the clusters asked for: nil for all. A type that only clusters have
-// in which the caller sees nothing is none, unless it is one of Kubernetes' own: no cluster has
-// objects of that for the caller.
+// find returns the type in the clusters only; nil: in all. A type that exists only in clusters
+// in which the caller sees nothing is not found, except types of Kubernetes: for these, no
+// cluster has objects that the caller may see.
 func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	k := kind{others: map[string][]string{}, scopes: map[bool][]string{}, partial: only != nil || at.cluster != ""}
 	if err := s.checkClusters(at, only); err != nil {
@@ -307,7 +314,7 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	if at.cluster != "" {
 		only = []string{at.cluster}
 	}
-	served := map[bool]bool{} // by scope, in any cluster where the caller may see something
+	served := map[bool]bool{} // by scope, in any cluster in which the caller may see something
 	wanted := sets.New(only...)
 	hidden := false
 	missing := func(what string) error {
@@ -360,8 +367,9 @@ func (s *Search) find(at location, only []string, seen scope) (kind, error) {
 	return k, nil
 }
 
-// findUnread finds the clusters asked for, nil for all of these, of which nothing is known, among those in which the caller may see something. If nothing is
-// known of any, there is no answer.
+// findUnread sets k.unread to the clusters about which nothing is known yet, among the clusters
+// only (nil: clusters) in which the caller may see something. It returns an error if nothing is
+// known about any of them.
 func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string, seen scope) error {
 	read := sets.New[string]()
 	for _, t := range types {
@@ -384,12 +392,14 @@ func (k *kind) findUnread(clusters []string, types []mirror.Type, only []string,
 		return nil
 	}
 	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-		"nothing is known yet of any cluster asked for: see whether it is reachable (orrery cluster describe CLUSTER), and ask again when it was read") // its name may not be for the caller
+		// The name of the cluster may be hidden from the caller.
+		"nothing is known yet of any cluster asked for: see whether it is reachable (orrery cluster describe CLUSTER), and ask again when it was read")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	return err
 }
 
-// checkClusters refuses names that are not of the fleet: an empty answer would be a lie.
+// checkClusters refuses names of clusters that the fleet does not have: an empty answer would
+// suggest that such a cluster has no objects.
 func (s *Search) checkClusters(at location, only []string) error {
 	if at.cluster != "" && only != nil {
 		return apierrors.NewBadRequest("parameter clusters: the path names the cluster already")
@@ -409,7 +419,8 @@ func (s *Search) checkClusters(at location, only []string) error {
 	return nil
 }
 
-// lastSeen returns the clusters whose objects of the type are stale, and as of when they are known; at a moment, unless that is zero.
+// lastSeen returns the clusters with stale objects of the type, each with the time of its data.
+// If moment is not zero, only data from before that moment is stale.
 func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time.Time {
 	stale := map[string]time.Time{}
 	for _, c := range k.clusters {
@@ -420,12 +431,12 @@ func (s *Search) lastSeen(at location, k kind, moment time.Time) map[string]time
 	return stale
 }
 
-// warn says in what the answer may differ from the truth.
+// warn adds the warnings of a list to the header.
 func (s *Search) warn(w http.ResponseWriter, at location, k kind, seen scope) {
 	tell(w, s.warnings(at, k, seen))
 }
 
-// warnings are those of an answer with objects of one type.
+// warnings returns the warnings of an answer with objects of one type.
 func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	only := narrowed{}
 	only.add(at.GroupResource(), seen)
@@ -435,8 +446,8 @@ func (s *Search) warnings(at location, k kind, seen scope) (warnings []string) {
 	return append(warnings, s.typeWarnings(at, k, seen)...)
 }
 
-// typeWarnings are those of one type among others: which of them the caller may list in some
-// namespaces alone, narrowed says of all together.
+// typeWarnings returns the warnings of one type of several. The warning that the caller may list
+// types in some namespaces only is for all types together, see narrowed.
 func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []string) {
 	gr := at.GroupResource()
 	if len(seen.young) > 0 {
@@ -445,7 +456,7 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 	if len(k.unread) > 0 {
 		warnings = append(warnings, fmt.Sprintf("nothing is known yet of %s: its objects are missing", enumerate(k.unread)))
 	}
-	var parts []string // clusters of which the type is mirrored in part
+	var parts []string // clusters from which only a part of the type is mirrored
 	for _, c := range k.clusters {
 		switch since, stale := s.Mirror.Stale(c); {
 		case stale && s.Mirror.Lost(c, gr):
@@ -456,7 +467,7 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 			why, listed := s.Mirror.Silence(c, gr)
 			fails := why != "" && !listed
 			if seen.refused != nil {
-				why = "" // an error of the cluster may name what the caller is not to know
+				why = "" // an error of the cluster may name objects that are hidden from the caller
 			}
 			if fails {
 				warnings = append(warnings, unlisted(c, gr, why))
@@ -471,7 +482,7 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 		}
 		warnings = append(warnings, s.incomplete(c, gr)...)
 	}
-	if len(parts) > 0 { // which part may name namespaces that the caller is not to know
+	if len(parts) > 0 { // the parts may name namespaces that are hidden from the caller
 		warnings = append(warnings, fmt.Sprintf("%s of %s are mirrored in part, by namespaces or labels: the rest is not shown", gr, enumerate(parts)))
 	}
 	for v, clusters := range k.others {
@@ -492,10 +503,11 @@ func (s *Search) typeWarnings(at location, k kind, seen scope) (warnings []strin
 	return warnings
 }
 
-// tell writes warnings, the first of them, each once.
+// tell writes the first warnings to the header, without duplicates.
 func tell(w http.ResponseWriter, warnings []string) { tellAs(w, "Warning", warnings, 0) }
 
-// tellAs writes them into another header, or the trailer. There are more of them than are given.
+// tellAs writes warnings to the named header or trailer. more is the number of other warnings,
+// which are only counted.
 func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	for _, text := range firsts(warnings, more) {
 		if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
@@ -504,7 +516,7 @@ func tellAs(w http.ResponseWriter, name string, warnings []string, more int) {
 	}
 }
 
-// firsts are the first of warnings, each once, and how many more there are.
+// firsts returns the first warnings without duplicates, and one with the number of others.
 func firsts(warnings []string, more int) (told []string) {
 	seen := sets.New[string]()
 	for _, text := range warnings {
@@ -523,7 +535,8 @@ func firsts(warnings []string, more int) (told []string) {
 	return told
 }
 
-// enumerate clusters, or namespaces, the first of them.
+// enumerate returns the first names of clusters or namespaces, and the number of others. It
+// sorts names.
 func enumerate(names []string) string {
 	slices.Sort(names)
 	if more := len(names) - named; more > 0 {
@@ -532,7 +545,7 @@ func enumerate(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// get reads the one object of a name.
+// get answers with the one object of a name.
 func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q store.Query, enc encoder) error {
 	q.Limit, q.Continue = 2*named, ""
 	page, err := s.query(ctx, q)
@@ -546,7 +559,7 @@ func (s *Search) get(ctx context.Context, w http.ResponseWriter, at location, q 
 	return enc.one(w, row)
 }
 
-// single is the one of rows which is all that there may be.
+// single returns the row if there is exactly one, and an error otherwise.
 func single(at location, rows []store.Row) (store.Row, error) {
 	switch len(rows) {
 	case 0:
@@ -562,11 +575,11 @@ func single(at location, rows []store.Row) (store.Row, error) {
 	}
 }
 
-// query asks the store; what is wrong with the question is the client's to know.
+// query queries the store. It returns errors for the client.
 func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	if q.Clusters != nil && len(q.Clusters) == 0 {
 		now, err := s.now(ctx)
-		return store.Page{Version: now}, err // for the store, none are all
+		return store.Page{Version: now}, err // for the store, an empty list means all
 	}
 	within, cancel := context.WithTimeout(ctx, s.longest)
 	defer cancel()
@@ -577,7 +590,7 @@ func (s *Search) query(ctx context.Context, q store.Query) (store.Page, error) {
 	return page, s.answered(ctx, within, q, err)
 }
 
-// count asks the store how many objects a query selects.
+// count returns the number of objects that a query selects.
 func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 	if q.Clusters != nil && len(q.Clusters) == 0 {
 		return 0, nil
@@ -588,9 +601,10 @@ func (s *Search) count(ctx context.Context, q store.Query) (int64, error) {
 	return n, s.answered(ctx, within, q, err)
 }
 
-// answered is what the client is told of an error of the store, which was asked within a time.
+// answered returns the error for the client, from an error of the store. The query ran with
+// within, which has a deadline; ctx is the context of the request.
 func (s *Search) answered(ctx, within context.Context, q store.Query, err error) error {
-	if errors.Is(err, store.ErrOtherQuery) { // the clusters that are asked are others by now
+	if errors.Is(err, store.ErrOtherQuery) { // the clusters in the query have changed
 		return apierrors.NewResourceExpired("the continue token is of a list of other objects, or the clusters that have them changed meanwhile: list again without it")
 	}
 	if errors.Is(err, store.ErrContinue) || errors.Is(err, store.ErrSelector) {
@@ -603,7 +617,7 @@ func (s *Search) answered(ctx, within context.Context, q store.Query, err error)
 	if within.Err() != nil {
 		return tooLong(q, s.longest)
 	}
-	// What the database says is for the operator; the client is told what to do.
+	// The error of the database is for the operator. The client gets advice.
 	logr.FromContextOrDiscard(ctx).Error(err, "search failed", "resource", q.Resource)
 	if errors.Is(err, store.ErrUnavailable) {
 		return unavailable()

@@ -6,7 +6,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// checkOwner refuses to look for an owner by its name to who may not list its type where they look: whose objects there are tells of it.
+// checkOwner returns an error if the search is by the name of an owner and the caller may not
+// list the type of the owner in that place. Otherwise the result would reveal that the owner
+// exists.
 func (s *Search) checkOwner(ctx context.Context, at location, p params) error {
 	if p.owner.name == "" {
 		return nil
@@ -38,7 +40,7 @@ func (s *Search) checkOwner(ctx context.Context, at location, p params) error {
 	switch {
 	case err != nil:
 		return err
-	case seen.refused != nil: // who may list it in some namespaces is to name those
+	case seen.refused != nil: // the caller must name namespaces in which it may list the type
 		return seen.refused
 	}
 	return seen.check(owner, p)

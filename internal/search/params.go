@@ -28,23 +28,25 @@ type params struct {
 	limit                       int // 0: no limit
 	next                        string
 	watch                       bool
-	initial, bookmarks          bool          // of a watch: it begins with what there is, it tells of versions without events
-	initialSaid                 bool          // sendInitialEvents is given, as true or false
-	timeout                     time.Duration // of a watch; 0: the fleet's own
-	version                     string        // resourceVersion: "" and "0" are any
-	exact                       bool          // that version, and no later one
-	match                       string
-	include                     metav1.IncludeObjectPolicy
-	asked                       asked
-	group                       []grouping
-	explain                     bool
-	tag                         string // for continue tokens of several types: tells what is asked apart
+	// for a watch: initial sends the existing objects first, bookmarks sends versions without
+	// events
+	initial, bookmarks bool
+	initialSaid        bool          // sendInitialEvents is given
+	timeout            time.Duration // for a watch; 0: the default
+	version            string        // resourceVersion; "" and "0" are any
+	exact              bool          // exactly that version, and no later one
+	match              string
+	include            metav1.IncludeObjectPolicy
+	asked              asked
+	group              []grouping
+	explain            bool
+	tag                string // hash of the request, for continue tokens of several types
 
 	grammar
 	times
 }
 
-// parameters is the grammar: each known parameter and what it does to params.
+// parameters are the known parameters and their parsers; nil: the parameter is ignored.
 var parameters = map[string]func(p *params, value string) error{
 	"clusters":   func(p *params, v string) error { return names(&p.clusters, v) },
 	"namespaces": func(p *params, v string) error { return names(&p.namespaces, v) },
@@ -62,7 +64,7 @@ var parameters = map[string]func(p *params, value string) error{
 	},
 	"limit": func(p *params, v string) (err error) {
 		p.limit, err = strconv.Atoi(v)
-		p.limit = max(p.limit, 0) // as API servers take it
+		p.limit = max(p.limit, 0) // as API servers do
 		return err
 	},
 	"continue": func(p *params, v string) error {
@@ -126,7 +128,7 @@ var parameters = map[string]func(p *params, value string) error{
 		p.all, err = strconv.ParseBool(v)
 		return err
 	},
-	// Clusterpedia's, in grammar.go.
+	// Parameters of Clusterpedia, see grammar.go.
 	"fuzzyName": func(p *params, v string) error { return names(&p.contains, v) },
 	"since":     func(p *params, v string) (err error) { p.since, err = moment(v); return err },
 	"before":    func(p *params, v string) (err error) { p.before, err = moment(v); return err },
@@ -164,7 +166,7 @@ var parameters = map[string]func(p *params, value string) error{
 	"whereSQLParam":          refused(noSQL),
 	"whereSQLJSONParams":     refused(noSQL),
 	"x-clusterpedia-forward": refused("ask one cluster in its own context, which reaches it"),
-	// What concerns the connection is nothing to search; timeouts are the client's own.
+	// Options of the connection do not affect the search. Clients apply timeouts themselves.
 	"timeout": nil, "pretty": nil,
 }
 
@@ -197,18 +199,19 @@ func parseParams(query url.Values) (params, error) {
 	return p, p.checkVersions()
 }
 
-// tagOf hashes what a request asks for, but not which page of it nor in which form.
+// tagOf hashes the parameters of a request that select objects. The page and the form are left
+// out.
 func tagOf(query url.Values) string {
 	query = maps.Clone(query)
 	for _, name := range []string{"continue", "limit", "includeObject", "onlyMetadata", "explain", "pretty", "timeout"} {
 		query.Del(name)
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(query.Encode())) // a hash takes everything
+	_, _ = h.Write([]byte(query.Encode())) // a hash returns no error
 	return fmt.Sprintf("%08x~", h.Sum32())
 }
 
-// checkVersions refuses what says nothing together, as API servers do.
+// checkVersions refuses parameters that contradict each other, as API servers do.
 func (p *params) checkVersions() error {
 	p.exact = p.match == string(metav1.ResourceVersionMatchExact)
 	switch {
@@ -220,7 +223,7 @@ func (p *params) checkVersions() error {
 	return nil
 }
 
-// names adds the names of a list, each once, in their order.
+// names adds the names of a list, without duplicates, in their order.
 func names(to *[]string, list string) error {
 	seen := sets.New(*to...)
 	for name := range strings.SplitSeq(list, ",") {
@@ -235,7 +238,7 @@ func names(to *[]string, list string) error {
 	return nil
 }
 
-// sortedNames adds the names of a list, each once, and sorts all of them.
+// sortedNames adds the names of a list, without duplicates, and sorts all.
 func sortedNames(to *[]string, list string) error {
 	err := names(to, list)
 	slices.Sort(*to)

@@ -13,12 +13,12 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// podSummary is what kubectl shows of a pod: one word for the state of all its
-// containers, which no field of the pod has.
+// podSummary is what kubectl shows of a pod: one word for the state of all its containers, which
+// is not a field of the pod.
 type podSummary struct{ ready, status, restarts string }
 
-// summarize follows kubectl: the first init container that is not through says how the
-// pod is; when all are, the last container that has something to say.
+// summarize works as kubectl does. The first init container that has not finished defines the
+// status. If all have finished, it is the last container with a reason.
 func summarize(p *corev1.Pod) podSummary {
 	c := podCount{status: or(p.Status.Reason, string(p.Status.Phase)), total: len(p.Spec.Containers)}
 	for _, condition := range p.Status.Conditions {
@@ -44,12 +44,12 @@ func summarize(p *corev1.Pod) podSummary {
 	return s
 }
 
-// podCount adds up a pod's containers.
+// podCount sums up the containers of a pod.
 type podCount struct {
 	status       string
 	ready, total int
 	restarts     int32
-	last         time.Time // of the restarts
+	last         time.Time // time of the last restart
 }
 
 func (c *podCount) restarted(s corev1.ContainerStatus) {
@@ -59,8 +59,8 @@ func (c *podCount) restarted(s corev1.ContainerStatus) {
 	}
 }
 
-// initContainers returns true while one of them is not through. Sidecars, the init
-// containers that stay, count as containers.
+// initContainers returns true while an init container has not finished. Sidecars (init
+// containers that keep running) count as containers.
 func (c *podCount) initContainers(p *corev1.Pod) (initializing bool) {
 	sidecars := map[string]bool{}
 	for _, i := range p.Spec.InitContainers {
@@ -121,7 +121,7 @@ func (c *podCount) containers(p *corev1.Pod) {
 	if c.status != "Completed" {
 		return
 	}
-	// One container being through says nothing about the others.
+	// A container that has finished says nothing about the others.
 	switch {
 	case running && podIs(p, corev1.PodReady):
 		c.status = "Running"
@@ -162,7 +162,7 @@ func readinessGates(p *corev1.Pod) string {
 	return fmt.Sprintf("%d/%d", open, len(p.Spec.ReadinessGates))
 }
 
-// ended is the condition of a row of a pod that has ended, as API servers have it.
+// ended returns the condition of the row of a pod that has ended, as API servers do.
 func ended(row store.Row) []metav1.TableRowCondition {
 	var pod struct {
 		Status struct {
@@ -170,7 +170,7 @@ func ended(row store.Row) []metav1.TableRowCondition {
 		} `json:"status"`
 	}
 	if json.Unmarshal(row.Body, &pod) != nil {
-		return nil // its cells say what is wrong
+		return nil // the cells report the error
 	}
 	completed := metav1.TableRowCondition{Type: metav1.RowCompleted, Status: metav1.ConditionTrue, Reason: string(pod.Status.Phase)}
 	switch pod.Status.Phase {

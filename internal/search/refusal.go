@@ -20,8 +20,8 @@ func failure(code int32, reason metav1.StatusReason, message string) *apierrors.
 	}}
 }
 
-// unavailable says that the mirror has no answer, for now. What is lost is read from the
-// clusters again.
+// unavailable returns the error that the mirror cannot answer at present. Lost objects are read
+// from the clusters again.
 func unavailable() error {
 	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 		"the fleet cannot be searched at present: the mirror's database is being replaced or cannot be read; ask again in a moment, or ask one cluster in its own context (kubectl --context CLUSTER)")
@@ -29,7 +29,8 @@ func unavailable() error {
 	return err
 }
 
-// starting says that it is not known yet what there is: neither that a cluster is none of the fleet nor that a type is not mirrored can be told.
+// starting returns the error that clusters and types are not known yet. Nothing can be reported
+// as absent before.
 func starting() error {
 	err := failure(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 		"the fleet cannot be searched yet: the hub has just begun, and learns which clusters it has and what is mirrored of them; ask again in a moment")
@@ -37,19 +38,21 @@ func starting() error {
 	return err
 }
 
-// expired says that a version is not one from which on the changes are known: the client lists again.
+// expired returns the error that the changes since a version are not known: the client must list
+// again.
 func expired() error {
 	return apierrors.NewResourceExpired("the resourceVersion is too old, of other rights than yours are now, or not one of the fleet's: list again, and go on from the version of that list")
 }
 
-// tooLarge says that a version is not there yet, as API servers do.
+// tooLarge returns the error of API servers that a version is in the future.
 func tooLarge(asked, now store.Version) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %s", asked, now), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
 }
 
-// tooLong says that a query was given up, and how to ask for less.
+// tooLong returns the error that a query was cancelled after a time, with advice how to ask for
+// less.
 func tooLong(q store.Query, after time.Duration) error {
 	why := "the database is slow at present"
 	if slow := q.Unindexed(); len(slow) > 0 {
@@ -59,16 +62,17 @@ func tooLong(q store.Query, after time.Duration) error {
 		q.Resource, after, why), 0)
 }
 
-// noCluster says that the fleet has no cluster of a name. One that is closed to whoever asks
-// looks the same: its name is not for them.
+// noCluster returns the error that the fleet has no cluster of a name. It is the same for a
+// cluster that is hidden from the caller, who must not learn the name.
 func noCluster(name string) *apierrors.StatusError {
 	return apierrors.NewNotFound(clusterv1alpha1.GroupVersion.WithResource("clusters").GroupResource(), name)
 }
 
-// closedError is that a cluster is none for a caller, of one type: of another it may be.
+// closedError is the error that a cluster is hidden from the caller for one type. For another
+// type the cluster may be visible.
 type closedError struct{ *apierrors.StatusError }
 
-// Unwrap returns what the client is told.
+// Unwrap returns the error for the client.
 func (e closedError) Unwrap() error { return e.StatusError }
 
 func isClosed(err error) bool {
@@ -76,20 +80,20 @@ func isClosed(err error) bool {
 	return ok
 }
 
-// noClusterIn says the same of a name in a parameter. The details of the answer name the cluster.
+// noClusterIn returns the same error for a name in a parameter. Its details name the cluster.
 func noClusterIn(parameter, name string) *apierrors.StatusError {
 	err := apierrors.NewBadRequest(fmt.Sprintf("parameter %s: %q is not a cluster of the fleet", parameter, name))
 	err.ErrStatus.Details = noCluster(name).ErrStatus.Details
 	return err
 }
 
-// notFound is what an API server says of a path or a type that it does not have.
+// notFound returns the error of an API server for a path or a type that it does not have.
 func notFound(what string) *apierrors.StatusError {
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound,
 		fmt.Sprintf("the server could not find the requested resource: %s is not mirrored from any cluster asked for", what))
 }
 
-// refuse says that the fleet cannot be written to, and where one can write.
+// refuse returns the error that the fleet is read-only, with advice where the caller can write.
 func refuse(r *http.Request, at location) error {
 	if at.Resource == "" {
 		return notAllowed(r.Method+": the fleet is read-only", at)
@@ -97,7 +101,8 @@ func refuse(r *http.Request, at location) error {
 	return notAllowed(fmt.Sprintf("%s on %s: the fleet is read-only", r.Method, at.GroupResource()), at)
 }
 
-// notAllowed ends with the way out: the context of the one cluster in which it works.
+// notAllowed adds advice to a message: to use the context of the cluster that supports the
+// request.
 func notAllowed(message string, at location) error {
 	cluster := at.cluster
 	if cluster == "" {

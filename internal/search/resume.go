@@ -13,35 +13,39 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// A version that a client gets is bound to what the client may see: a watch that goes on from it tells the changes of what is
-// selected by the rights of now, and a client whose rights were others would keep what it lost and miss what it gained. So the
-// versions of whoever does not see everything have a tag of their rights (docs/design/0010-watch.md). A version with another tag
-// has expired.
+// A version that a client gets is bound to what the client may see. A watch that continues from
+// the version sends changes by the present rights. A client with other rights before would keep
+// objects that it may not see any more, and miss objects that it may see now. Therefore versions
+// for callers that do not see everything have a tag of their rights (docs/design/0010-watch.md).
+// A version with another tag has expired.
 
-// predecessors makes tags, and knows since when namespaces are the hub's.
+// predecessors makes tags, and records since when the hub has its present namespaces.
 type predecessors struct {
-	seed maphash.Seed // of this process: no tag of an earlier one is right by chance
+	seed maphash.Seed // new in each process, so that no earlier tag is valid by chance
 
 	mu    sync.RWMutex
 	begun map[string]begun
 }
 
-// begun is when a namespace of the hub was first seen as it is: what the journal has of before may be of another one of the name.
+// begun is when a namespace of the hub was first seen in its present state. Earlier entries of
+// the journal may belong to an earlier namespace of the name.
 type begun struct {
 	generation uint64
-	made       time.Time // by the hub's clock, which is compared with itself only
+	made       time.Time // by the clock of the hub; compared only with itself
 	since      store.Version
 }
 
-// mostBegun bounds the namespaces that are remembered. A namespace that is forgotten begins anew.
+// mostBegun is the maximum number of remembered namespaces. A namespace that was forgotten is
+// recorded again at its next use.
 const mostBegun = 100_000
 
 func newPredecessors() *predecessors {
 	return &predecessors{seed: maphash.MakeSeed(), begun: map[string]begun{}}
 }
 
-// right is that to a namespace. It changes when the namespace may use other clusters, or is made anew, and not with the clusters that
-// there are: objects of a cluster that joins or leaves are events.
+// right is the right to a namespace. It changes when the namespace may use other clusters or is
+// created again. It does not change when a cluster joins or leaves the fleet: the objects of the
+// cluster are events.
 type right struct {
 	namespace  string
 	generation uint64
@@ -59,22 +63,25 @@ func (s *Search) rightsTo(namespaces []string) []right {
 	return rights
 }
 
-// tagOf returns the tag of rights, in whatever order they are.
+// tagOf returns the tag of rights, which does not depend on their order.
 func (s *Search) tagOf(rights []right) int64 {
 	var sum uint64
 	for _, r := range rights {
 		sum += maphash.Comparable(s.predecessors.seed, r)
 	}
-	return 1 + int64(maphash.Comparable(s.predecessors.seed, sum)%(store.Tags-1)) // 0 is the tag of those who see everything
+	// 0 is the tag of callers that see everything
+	return 1 + int64(maphash.Comparable(s.predecessors.seed, sum)%(store.Tags-1))
 }
 
-// unsettled returns a tag that no right has: of versions from which nobody can go on.
+// unsettled returns a random tag, which no rights have. Clients cannot continue from versions
+// with it.
 func (s *Search) unsettled() int64 {
 	return 1 + int64(maphash.Comparable(s.predecessors.seed, rand.Uint64())%(store.Tags-1)) //nolint:gosec // it need not be secret
 }
 
-// fenced returns what a caller may see who may see some namespaces, in the clusters that these may use. The rights are of before the
-// fence is read: a fence that is newer than its tag has its watches list again, and an older one would not.
+// fenced returns the scope of a caller that may see some namespaces, in the clusters that these
+// may use. The rights are read before the fence. With a fence newer than its tag, watches list
+// again, which is safe; with an older fence they would not.
 func (s *Search) fenced(ctx context.Context, namespaces []string, refused error) (seen scope, err error) {
 	rights := s.rightsTo(namespaces)
 	seen = scope{namespaces: namespaces, tag: s.tagOf(rights), refused: refused}
@@ -84,8 +91,8 @@ func (s *Search) fenced(ctx context.Context, namespaces []string, refused error)
 	return seen, s.begin(ctx, rights)
 }
 
-// begin notes namespaces of the hub that were not seen before as they are. All versions that are given out afterwards, for rights to
-// them, are of later states.
+// begin records namespaces of the hub that were not seen before in their present state. All
+// versions that are later returned for rights to these namespaces are of later states.
 func (s *Search) begin(ctx context.Context, rights []right) error {
 	p := s.predecessors
 	var news []right
@@ -115,15 +122,16 @@ func (s *Search) begin(ctx context.Context, rights []right) error {
 		}
 		since := now
 		if was, seen := p.begun[r.namespace]; seen && was.made.Equal(made) {
-			since = was.since // it may use other clusters, and is the same
+			since = was.since // the same namespace, which may now use other clusters
 		}
 		p.begun[r.namespace] = begun{r.generation, made, since}
 	}
 	return nil
 }
 
-// precedes reports whether a change of an object may be of a time before the hub made its namespace, for whoever does not see
-// everything: what there is now is listed, and what was is not for them.
+// precedes reports whether a change of an object may be from a time before the hub created its
+// namespace. It is always false for callers that see everything. Other callers may see the
+// present objects of the namespace, and not earlier ones.
 func (s *Search) precedes(seen scope, gr schema.GroupResource, e *store.Event, row *store.Row) bool {
 	if seen.fence == nil {
 		return false
@@ -139,11 +147,13 @@ func (s *Search) precedes(seen scope, gr schema.GroupResource, e *store.Event, r
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	was, noted := p.begun[namespace]
-	return !noted || e.Version.At(0) == was.since.At(0) && e.Version <= was.since // the journal of another database began later
+	// the journal of another database began later
+	return !noted || e.Version.At(0) == was.since.At(0) && e.Version <= was.since
 }
 
-// resumed returns the version from which a watch of a view goes on. It may come from a watch, a list or a read of the same path, or
-// from one of all namespaces of which the path names some.
+// resumed returns the version from which a watch of a view continues. The version may come from
+// a watch, a list or a read of the same path, or from one of all namespaces if the path names
+// some.
 func (s *Search) resumed(ctx context.Context, at location, p params, v view) (store.Version, error) {
 	version, err := s.asked(ctx, p, v.seen.tag)
 	if !apierrors.IsResourceExpired(err) {
@@ -171,15 +181,15 @@ func (s *Search) resumed(ctx context.Context, at location, p params, v view) (st
 	return 0, err
 }
 
-// tagged returns a row with the version that the client gets.
+// tagged returns a row with the version for the client.
 func (e encoder) tagged(row store.Row) store.Row {
-	if row.Changed != 0 { // else it is not of the store
+	if row.Changed != 0 { // else the row is not from the store
 		row.Changed = row.Changed.Tagged(e.tag)
 	}
 	return row
 }
 
-// reviewPause is the time after which a watch asks for the rights of its caller again.
+// reviewPause returns the interval after which a watch reads the rights of its caller again.
 func (s *Search) reviewPause() time.Duration {
 	if s.UntoldRights {
 		return reviewUntold

@@ -11,24 +11,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// scope is what a caller may see: some namespaces, each in the clusters that it may use.
-// Without a fence it is everything that was asked for.
+// scope is what a caller may see: some namespaces, each in the clusters that it may use. Without
+// a fence it is everything that the request asks for.
 type scope struct {
 	fence      Fence
 	namespaces []string
-	// young are the namespaces that the hub did not have at the moment asked for; they are not among the others.
+	// young are namespaces that the hub did not have at the requested moment; namespaces does
+	// not contain them.
 	young []string
-	// refused is why the caller does not see all namespaces, who asked for all of them.
+	// refused is the error that the caller may not see all namespaces, if the request asked for
+	// all.
 	refused error
-	tag     int64 // of these rights, in the versions that the caller gets
+	tag     int64 // tag of these rights, in the versions that the caller gets
 }
 
-// authorize asks the hub whether the caller may see what they ask for, and returns how much of
-// it: all, if they may see it in all namespaces at once. Who asks for all namespaces and may see some sees these.
+// authorize returns what the caller may see of the requested objects, by the rights on the hub:
+// all, if the caller may see them in all namespaces. A request for all namespaces by a caller
+// that may see some is answered with those.
 func (s *Search) authorize(ctx context.Context, at location, p params, verb string) (scope, error) {
 	asked := at.asked()
 	what := authorizationv1.ResourceAttributes{Verb: verb, Group: asked.Group, Version: asked.Version, Resource: asked.Resource, Name: at.name}
-	// That all clusters of now are open to a namespace says nothing of the next one: only who may see everything is let through without a fence.
+	// A namespace that may use all present clusters may not use the next one. Only a caller that
+	// may see everything gets a scope without a fence.
 	refused := s.Authorize(ctx, what)
 	if !apierrors.IsForbidden(refused) {
 		return scope{}, refused
@@ -54,8 +58,8 @@ func (s *Search) authorize(ctx context.Context, at location, p params, verb stri
 	return s.then(seen, p)
 }
 
-// authorizeSome finds what a caller may see who may not see all. What is in no namespace needs a right to all: one object by its name,
-// and namespaces themselves.
+// authorizeSome returns the scope of a caller that may see some namespaces. For one object by
+// its name, and for namespaces themselves, a right in all namespaces is required.
 func (s *Search) authorizeSome(ctx context.Context, at location, what authorizationv1.ResourceAttributes, p params, refused error) (scope, error) {
 	if !apierrors.IsForbidden(refused) || at.name != "" || isNamespaces(at) {
 		return scope{}, refused
@@ -74,8 +78,8 @@ func (s *Search) authorizeSome(ctx context.Context, at location, what authorizat
 	return s.then(seen, p)
 }
 
-// then leaves the namespaces that the hub had at the moment asked for. What a cluster had in a namespace before the hub made its own is not for who has
-// rights in this one.
+// then removes the namespaces that the hub did not have at the requested moment. Rights in a
+// namespace do not include what clusters had in it before the hub created it.
 func (s *Search) then(seen scope, p params) (scope, error) {
 	moment := p.at
 	if moment.IsZero() {
@@ -99,14 +103,16 @@ func (s *Search) then(seen scope, p params) (scope, error) {
 	return seen, nil
 }
 
-// made is a moment at which the hub had a namespace, and nobody else had its name any more: the time of its creation is told in whole seconds.
+// made returns a moment at which the namespace exists and no earlier one of its name does: the
+// creation time has a resolution of one second. false: unknown.
 func (s *Search) made(namespace string) (time.Time, bool) {
 	made, known := s.Made(namespace)
 	return made.Add(time.Second), known
 }
 
-// past says whether a state of an object that ended at a moment (zero: it has not) was one before the hub made its namespace, which is the object itself
-// where namespaces are asked for.
+// past reports whether a state of an object ended before the hub created its namespace. ended is
+// when the state ended; zero if it is the present one. For namespaces, the object itself is the
+// namespace.
 func (s *Search) past(seen scope, gr schema.GroupResource, namespace, name string, ended time.Time) bool {
 	if seen.fence == nil || ended.IsZero() {
 		return false
@@ -120,11 +126,12 @@ func (s *Search) past(seen scope, gr schema.GroupResource, namespace, name strin
 
 func isNamespaces(at location) bool { return at.Group == "" && at.Resource == "namespaces" }
 
-// in returns the namespaces that the caller may see in a cluster. They are not to be changed.
+// in returns the namespaces that the caller may see in a cluster. The result must not be
+// changed.
 func (s scope) in(cluster string) []string {
 	closed := func(namespace string) bool { return !s.fence.Allowed(namespace, cluster) }
 	if !slices.ContainsFunc(s.namespaces, closed) {
-		return s.namespaces // of many namespaces and clusters there is one list
+		return s.namespaces // shared, because there may be many namespaces and clusters
 	}
 	return slices.DeleteFunc(slices.Clone(s.namespaces), closed)
 }
@@ -133,7 +140,8 @@ func (s scope) closed(cluster string) bool {
 	return !slices.ContainsFunc(s.namespaces, func(namespace string) bool { return s.fence.Allowed(namespace, cluster) })
 }
 
-// check answers for a cluster in which the caller may see nothing as for one that there is not.
+// check returns the same error for a cluster in which the caller may see nothing as for one that
+// does not exist.
 func (s scope) check(at location, p params) error {
 	if s.fence == nil {
 		return nil
@@ -147,8 +155,8 @@ func (s scope) check(at location, p params) error {
 	return nil
 }
 
-// narrow leaves of a type the clusters in which the caller may see something. A type that is in no namespace anywhere is refused to who
-// may see only some.
+// narrow removes from a type the clusters in which the caller may see nothing. For a type
+// without namespaces it returns an error to a caller that may see only some namespaces.
 func (s scope) narrow(k *kind) error {
 	if s.fence == nil {
 		return nil
@@ -167,8 +175,8 @@ func (s scope) narrow(k *kind) error {
 	return nil
 }
 
-// scopes are what the store looks for. The clusters are enough where namespaces themselves are
-// asked for, which are in none.
+// scopes returns the namespaces by cluster for the query of the store; nil: no restriction. For
+// namespaces themselves the clusters suffice, because they are not in a namespace.
 func (s scope) scopes(at location, k kind) map[string][]string {
 	if s.fence == nil || isNamespaces(at) {
 		return nil

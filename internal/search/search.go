@@ -1,35 +1,40 @@
-// Package search answers questions about the whole fleet in the shape of the Kubernetes
-// API: discovery, lists and reads of the mirrored objects of every cluster, so that plain
-// kubectl works on all clusters at once.
+// Package search answers reads about the whole fleet in the shape of the Kubernetes API:
+// discovery, lists, reads and watches of the mirrored objects of every cluster. Plain kubectl
+// works on all clusters at once.
 //
 //	/api/v1/pods                              every pod of every cluster
-//	/apis/apps/v1/namespaces/shop/deployments those of one namespace, wherever it is
+//	/apis/apps/v1/namespaces/shop/deployments those of one namespace, in all clusters
 //	/clusters/oak/api/v1/pods                 one cluster, as it was last seen
 //
-// labelSelector, fieldSelector, limit and continue mean what they mean everywhere;
-// clusters, namespaces and names (comma-separated lists) narrow further, and so does all of Clusterpedia's grammar
-// (grammar.go, docs/search.md). A field selector may name any field of the objects, also in lists. Whatever else is asked for is refused,
-// not ignored: also a field that objects of the type do not have. Metrics take less of it (checkLive). Objects carry the annotation
-// fleet.orrery.dev/cluster, and tables have a column for it.
+// The parameters labelSelector, fieldSelector, limit and continue mean what they mean in
+// Kubernetes. The parameters clusters, namespaces and names (comma-separated lists) narrow the
+// answer further, and so does the grammar of Clusterpedia (grammar.go, docs/search.md). A field
+// selector may name any field of the objects, also in lists. Every other parameter is refused
+// and not ignored, and so is a field that objects of the type do not have. Metrics take fewer
+// parameters (checkLive). Objects carry the annotation fleet.orrery.dev/cluster, and tables have
+// a column for it.
 //
-// What objects use, and what uses them, is at the path graph (graph.go), as an ObjectGraph.
+// The path graph (graph.go) returns an ObjectGraph: what objects use, and what uses them.
 //
-// What was is asked for in the same places: at=MOMENT has lists and reads answer for a moment, and history=true, deleted=true and changedSince=MOMENT are
-// answered with an ObjectHistory, to those who may see the objects.
+// The same paths answer for the past. With at=MOMENT, lists and reads answer for a moment. With
+// history=true, deleted=true or changedSince=MOMENT, the answer is an ObjectHistory, for callers
+// that may see the objects.
 //
-// What is mirrored can be watched, too: resourceVersion is the version of the store, and what changed since is told from its journal.
+// Mirrored objects can be watched: resourceVersion is the version of the store, and the journal
+// of the store has the changes since that version.
 //
-// The answer comes from the mirror. Where that may differ from the truth, a Warning
-// header says so: a cluster that is unreachable, a type that is still being read, a type
-// that some cluster has in another version or scope. Metrics (metrics.k8s.io) are not mirrored: the clusters are asked for them when somebody
-// asks here (live.go, asker.go), and a Warning names those that are left out.
+// The answer comes from the mirror. A Warning header says where the answer may differ from the
+// clusters: a cluster is unreachable, a type is still being read, or a cluster has the type in
+// another version or scope. Metrics (metrics.k8s.io) are not mirrored: the hub asks the clusters
+// for them during the request (live.go, asker.go), and a Warning names the clusters that are
+// left out.
 //
-// Who may see what: the caller must be allowed to list (or get) the type on the hub, in
-// the namespace asked for or in all of them. A right in the hub's namespace N is a right
-// to see namespace N of every cluster that N may use (package access); a right in all of
-// them shows every cluster. What one cluster serves may be seen by those who may get its
-// Cluster, or list some type in all namespaces. Who may see nothing is told so before anything
-// is said of a cluster, also of one that there is not.
+// Permissions: the caller must be allowed to list (or get) the type on the hub, in the namespace
+// of the request or in all namespaces. A right in namespace N of the hub is a right to see
+// namespace N of every cluster that N may use (package access). A right in all namespaces shows
+// every cluster. The types that a cluster serves are visible to callers that may get the Cluster
+// or list some type in all namespaces. A caller that may see nothing is refused before the
+// answer says anything about a cluster, also for a cluster that does not exist.
 package search
 
 import (
@@ -57,22 +62,24 @@ import (
 
 // Mirror is what search needs of the mirror.
 type Mirror interface {
-	// Types that are mirrored, by version and scope, and from which clusters.
+	// Types returns the mirrored types, by version and scope, each with its clusters.
 	Types() []mirror.Type
 	// Stored is false until the type was listed in the cluster and handed to the store.
 	Stored(cluster string, gr schema.GroupResource) bool
-	// Lost is true while what the store had of the type in the cluster is lost.
+	// Lost is true while the store has lost the objects of the type in the cluster.
 	Lost(cluster string, gr schema.GroupResource) bool
 	Incomplete(cluster string, gr schema.GroupResource) (partly, missing int)
-	// Stale says since when a cluster has not been seen.
+	// Stale returns whether a cluster is unreachable, and since when.
 	Stale(cluster string) (since time.Time, stale bool)
-	// Freshness says whether what is known of a type in a cluster is stale, and when the cluster last said something of it.
+	// Freshness returns whether the mirrored objects of a type in a cluster are stale, and when
+	// the cluster last reported about the type.
 	Freshness(cluster string, gr schema.GroupResource) (seen time.Time, stale bool)
-	// Silence returns why a type of a cluster is not followed, and whether it was listed.
+	// Silence returns why a type of a cluster is not watched, and whether it was listed.
 	Silence(cluster string, gr schema.GroupResource) (why string, listed bool)
-	// Partial is true when not every object of a type is mirrored of a cluster.
+	// Partial reports whether only a part of the objects of a type is mirrored from a cluster.
 	Partial(cluster string, gr schema.GroupResource) bool
-	// WithoutData is true when of some or all Secrets of a cluster only the metadata is known to be mirrored.
+	// WithoutData reports whether only the metadata of some or all Secrets of a cluster is known
+	// to be mirrored.
 	WithoutData(cluster string) bool
 }
 
@@ -90,52 +97,61 @@ type Store interface {
 	Since(gr schema.GroupResource, after store.Version) (events []*store.Event, now store.Version, more <-chan struct{}, err error)
 }
 
-// Fence says which clusters the hub's namespaces may use.
+// Fence decides which clusters the namespaces of the hub may use.
 type Fence interface {
 	Allowed(namespace, cluster string) bool
 }
 
-// Options of a Search. All of them are required, but for those of which it is said what their zero value means.
+// Options of a Search. All fields are required, except those whose comments define the zero
+// value.
 type Options struct {
 	Mirror Mirror
 	Store  Store
-	// Ready is false until Clusters, and the Types of the Mirror, are those that were known before the process began: what is missing in them need
-	// not be missing. Once true it stays so.
+	// Ready is false until Clusters and the Types of the Mirror include all that were known
+	// before the process began. Until then a missing entry proves nothing. Once true, Ready
+	// stays true.
 	Ready func() bool
-	// Clusters are the names of the fleet's clusters.
+	// Clusters returns the names of the clusters of the fleet.
 	Clusters func() []string
-	// Authorize returns an error when the request's user may not do that on the hub.
+	// Authorize returns an error if the user of the request may not do this on the hub.
 	Authorize func(ctx context.Context, what authorizationv1.ResourceAttributes) error
-	// Namespaces are those of the hub in which the request's user may do that, for one who may not in all.
+	// Namespaces returns the namespaces of the hub in which the user of the request may do this.
+	// It is for users that may not do it in all namespaces.
 	Namespaces func(ctx context.Context, what authorizationv1.ResourceAttributes) ([]string, error)
-	// Fence says which clusters the hub's namespaces may use; an error if that is not known.
+	// Fence returns the Fence, or an error if it is not known.
 	Fence func() (Fence, error)
-	// Made is when a namespace of the hub was made: what was in clusters before was that of another one of the name; false: it is not known.
+	// Made returns when a namespace of the hub was created. What clusters had in the namespace
+	// before belonged to an earlier namespace of the name. false: the time is not known.
 	Made func(namespace string) (time.Time, bool)
-	// Grants is closed when what Authorize, Namespaces or Fence say may have changed: then there is another.
+	// Grants returns a channel that is closed when the results of Authorize, Namespaces or Fence
+	// may have changed. After that Grants returns another channel.
 	Grants func() <-chan struct{}
-	// UntoldRights is true if rights may change and Grants is not closed. Then watches ask for them every few seconds.
+	// UntoldRights is true if rights may change without Grants being closed. Then watches ask
+	// for the rights every few seconds.
 	UntoldRights bool
-	// Generation counts the changes of which clusters a namespace of the hub may use, but for clusters that join or leave. It changes
-	// after what Fence returns. nil: it never changes.
+	// Generation counts the changes of the clusters that a namespace of the hub may use, except
+	// clusters that join or leave. The count changes after the result of Fence. nil: it never
+	// changes.
 	Generation func(namespace string) uint64
-	// Live is a cluster to be asked itself; false: there is none of the name.
+	// Live returns the cluster to be asked directly; false if no cluster has the name.
 	Live func(cluster string) (Live, bool)
-	// Version is what the fleet says it is; clients compare their own with it.
+	// Version returns the version that the fleet reports. Clients compare it with their own.
 	Version func() (*version.Info, error)
 }
 
-// Names is how the objects of several clusters are told apart.
+// Names is how names distinguish objects of several clusters.
 type Names bool
 
-// Objects keep their names, and may have it in common with others: that is for people. Or namespaces are NAMESPACE@CLUSTER, and names
-// of what is in no namespace NAME@CLUSTER: that is for programs, to which two objects of one namespace and name are one.
+// With Merged, objects keep their names, and several may have the same name: this is for people.
+// With Qualified, namespaces are NAMESPACE@CLUSTER, and names of objects without a namespace are
+// NAME@CLUSTER: this is for programs, which take two objects with one namespace and name for
+// one.
 const (
 	Merged    Names = false
 	Qualified Names = true
 )
 
-// of qualifies a name with its cluster.
+// of returns the name, qualified with its cluster if n is Qualified.
 func (n Names) of(name, cluster string) string {
 	if n == Merged || name == "" {
 		return name
@@ -143,7 +159,8 @@ func (n Names) of(name, cluster string) string {
 	return name + "@" + cluster
 }
 
-// qualify takes the cluster out of the names of a path; false: they name two clusters, or none where one must be.
+// qualify moves the cluster from the name in a path to at.cluster. It returns false if the path
+// names two clusters, or no cluster where Qualified names need one.
 func (at *location) qualify(names Names) bool {
 	at.names = names
 	if names == Merged {
@@ -166,7 +183,8 @@ func (at *location) qualify(names Names) bool {
 
 // unqualified is the reverse of Qualified.of.
 func unqualified(qualified string) (name, cluster string, ok bool) {
-	i := strings.LastIndexByte(qualified, '@') // names of roles may have one, clusters' have none
+	// Names of roles may contain @, names of clusters may not.
+	i := strings.LastIndexByte(qualified, '@')
 	if i <= 0 || i == len(qualified)-1 {
 		return "", "", false
 	}
@@ -177,11 +195,15 @@ func unqualified(qualified string) (name, cluster string, ok bool) {
 type Search struct {
 	Options
 
-	asker   *asker
-	longest time.Duration // a query of the store, of one page, may take
-	slowest time.Duration // a client that takes none of what a watch writes for so long has gone
-	lossy   sync.Map      // kinds (schema.GroupVersionKind) of which a cluster has what protobuf loses
-	encoded *lru.Cache    // the JSON of objects that watches were told of, by sharing: most are told to several
+	asker *asker
+	// longest limits one query of the store for one page.
+	longest time.Duration
+	// slowest is the time after which a client that reads nothing of its watch is disconnected.
+	slowest time.Duration
+	// lossy are kinds (schema.GroupVersionKind) with objects that lose fields in protobuf.
+	lossy sync.Map
+	// encoded is the JSON of objects that watches sent, by sharing: several watches send most.
+	encoded *lru.Cache
 
 	predecessors *predecessors
 }
@@ -222,8 +244,9 @@ func (s *Search) Serve(w http.ResponseWriter, r *http.Request, path string, name
 	return s.discover(w, r, at)
 }
 
-// documents are the paths of one segment that are neither objects nor discovery. A test has a row
-// for each of them: it says that nothing of the request is parsed before the caller is authorized.
+// documents are the paths of one segment that are neither objects nor discovery. A test has a
+// row for each of them, which checks that no part of the request is parsed before the caller is
+// authorized.
 var documents = map[string]func(s *Search, w http.ResponseWriter, r *http.Request, at location) error{
 	"search":  (*Search).serveSearch,
 	"graph":   (*Search).serveGraph,
@@ -246,7 +269,7 @@ func (s *Search) serveVersion(w http.ResponseWriter, r *http.Request, at locatio
 }
 
 // authorizeDocument returns an error if the cluster of a location is not in the fleet, or if the
-// caller may not know of the cluster.
+// caller may not know the cluster.
 func (s *Search) authorizeDocument(ctx context.Context, at location) error {
 	if at.cluster == "" {
 		return nil
@@ -257,8 +280,8 @@ func (s *Search) authorizeDocument(ctx context.Context, at location) error {
 	return s.checkClusters(at, nil)
 }
 
-// authorizeCluster asks the hub whether the caller may know what there is in a cluster. It asks the
-// same whether there is such a cluster or not.
+// authorizeCluster returns an error if the caller may not know the contents of a cluster. The
+// questions to the hub are the same for a cluster that does not exist.
 func (s *Search) authorizeCluster(ctx context.Context, name string) error {
 	denied := s.authorizeGet(ctx, name)
 	if !apierrors.IsForbidden(denied) {
@@ -277,14 +300,14 @@ func (s *Search) authorizeCluster(ctx context.Context, name string) error {
 	return denied
 }
 
-// authorizeGet asks the hub whether the caller may get a Cluster.
+// authorizeGet returns an error if the caller may not get a Cluster.
 func (s *Search) authorizeGet(ctx context.Context, name string) error {
 	return s.Authorize(ctx, authorizationv1.ResourceAttributes{
 		Verb: "get", Group: clusterv1alpha1.GroupVersion.Group, Version: clusterv1alpha1.GroupVersion.Version, Resource: "clusters", Name: name,
 	})
 }
 
-// location is what a path names: a document, or, when Resource is set, objects.
+// location is what a path names: a document or, if Resource is set, objects.
 type location struct {
 	cluster  string // "": all
 	document string // "", api, apis, or one of documents
@@ -292,11 +315,12 @@ type location struct {
 	namespace, name, subresource string
 	watch                        bool
 	names                        Names
-	shown                        *conversion // nil: objects are shown as what they are
-	own                          bool        // those of other versions are asked for by themselves, also where these are interchangeable
+	shown                        *conversion // nil: objects are shown in their own type
+	// Interchangeable versions are not merged: the request lists each version separately.
+	own bool
 }
 
-// locate parses a path. It knows no types: whether they exist is for others to say.
+// locate parses a path. It does not check that the types exist. false: the path is invalid.
 func locate(path string) (location, bool) {
 	var at location
 	segments, ok := split(path)
@@ -329,7 +353,7 @@ func locate(path string) (location, bool) {
 	if len(segments) > 0 && segments[0] == "watch" {
 		at.watch, segments = true, segments[1:]
 	}
-	// Namespaces are objects too, with subresources of two known names.
+	// Namespaces are objects too. They have two subresources, with known names.
 	if len(segments) >= 3 && segments[0] == "namespaces" && segments[2] != "status" && segments[2] != "finalize" {
 		at.namespace, segments = segments[1], segments[2:]
 	}
@@ -346,7 +370,7 @@ func locate(path string) (location, bool) {
 	return at, true
 }
 
-// split unescapes the segments of a path; none may be empty.
+// split returns the unescaped segments of a path; false if one of them is empty or invalid.
 func split(path string) ([]string, bool) {
 	path = strings.Trim(path, "/")
 	if path == "" {

@@ -16,20 +16,21 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// times are the parameters of a request about what was.
+// times are the parameters of a request about the past.
 type times struct {
-	at       time.Time // the moment whose state is asked for; zero: now
-	compared time.Time // the moment with which now is compared; zero: nothing is
-	ago      bool      // the moment was said as so long ago: each request says another
-	history  bool      // of one object
-	deleted  bool      // of many
-	all      bool      // fields that are noise, too
+	at       time.Time // the requested moment; zero: now
+	compared time.Time // the moment with which the present is compared; zero: none
+	// the moment was given as a duration before now, so it differs in each request
+	ago     bool
+	history bool // the history of one object
+	deleted bool // the deleted objects
+	all     bool // includes fields that change without meaning
 }
 
-// momentLayouts are the forms of a moment, besides how long ago it was.
+// momentLayouts are the layouts of a moment. A moment can also be a duration before now.
 var momentLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04Z07:00", time.DateOnly}
 
-// moment reads a moment; ago: it was said as so long ago.
+// moment parses a moment, and sets p.ago if it was given as a duration before now.
 func (p *params) moment(to *time.Time, value string) error {
 	at, ago, err := parseMoment(value)
 	if err == nil {
@@ -38,16 +39,16 @@ func (p *params) moment(to *time.Time, value string) error {
 	return err
 }
 
-// CheckMoment returns an error if a text is no moment of the past in a form that the parameters at
-// and changedSince take.
+// CheckMoment returns an error if a text is not a moment of the past in a form that the
+// parameters at and changedSince take.
 func CheckMoment(value string) error {
 	_, _, err := parseMoment(value)
 	return err
 }
 
-// parseMoment reads a moment. ago is true if the text says how long ago it was.
+// parseMoment parses a moment. ago is true if the text is a duration before now.
 func parseMoment(value string) (at time.Time, ago bool, err error) {
-	text := strings.ReplaceAll(value, " ", "+") // what becomes of a plus in a URL
+	text := strings.ReplaceAll(value, " ", "+") // in a URL, a plus is decoded as a blank
 	for _, layout := range momentLayouts {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t.UTC(), false, past(t)
@@ -73,14 +74,15 @@ func past(t time.Time) error {
 	return nil
 }
 
-// mark begins the continue tokens of what was: all pages are of one moment, also of one that was said as so long ago.
+// mark begins the continue tokens of lists of the past. All pages are of the same moment, also
+// if the request gives it as a duration before now.
 const mark = "at-"
 
 func marked(moment time.Time, token string) string {
 	return fmt.Sprintf("%s%d.%s", mark, moment.UnixMilli(), token)
 }
 
-// moments is how many parameters ask for what was.
+// moments returns the number of parameters that ask for the past.
 func (p *params) moments() (n int) {
 	for _, one := range []bool{!p.at.IsZero(), !p.compared.IsZero(), p.history, p.deleted} {
 		if one {
@@ -90,7 +92,8 @@ func (p *params) moments() (n int) {
 	return n
 }
 
-// checkTimes refuses what makes no sense together, and takes the moment out of a continue token.
+// checkTimes refuses parameters that contradict each other, and reads the moment from the
+// continue token.
 func (p *params) checkTimes(named bool) error {
 	moments := p.moments()
 	switch {
@@ -142,10 +145,10 @@ func (p *params) checkTimes(named bool) error {
 	return nil
 }
 
-// told says whether a request is answered with an ObjectHistory.
+// told reports whether the answer is an ObjectHistory.
 func (p *params) told() bool { return p.history || p.deleted || !p.compared.IsZero() }
 
-// warnOfThen says in what an answer of a moment may differ from what was true then.
+// warnOfThen adds a warning about differences between the answer and the true state at a moment.
 func warnOfThen(w http.ResponseWriter, moment time.Time) {
 	text := fmt.Sprintf("as the hub knew it at %s: what it did not mirror then, or not yet, is missing", moment.Format(time.RFC3339))
 	if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil {
@@ -153,7 +156,8 @@ func warnOfThen(w http.ResponseWriter, moment time.Time) {
 	}
 }
 
-// noHistory is what a client is told of an error of the store that says that something is not kept; nil: it does not.
+// noHistory returns the error for the client if the store has no history for the request; nil
+// for other errors and for nil.
 func noHistory(err error, at string) error {
 	if old, ok := errors.AsType[*store.TooOldError](err); ok {
 		return apierrors.NewResourceExpired(fmt.Sprintf("the history of %s is known from %s on: ask for a later moment", at, old.From.Format(time.RFC3339)))
@@ -164,7 +168,8 @@ func noHistory(err error, at string) error {
 	return withoutHistory(fmt.Sprintf("no history is kept of %s: of Events and Leases there is none, nor of what orrery server was told to leave out", at))
 }
 
-// withoutHistory refuses what there is no history of, in a way that programs know.
+// withoutHistory returns the error that there is no history, with a cause that programs
+// recognize.
 func withoutHistory(message string) error {
 	refused := apierrors.NewBadRequest(message)
 	refused.ErrStatus.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: fleetv1alpha1.CauseNoHistory, Message: message}}}

@@ -22,14 +22,22 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Times of a watch.
+// Durations of a watch.
 const (
-	watchTime       = 30 * time.Minute // of a watch that names no timeout: this, and up to as much again
-	bookmarkEvery   = time.Minute
-	reviewEvery     = 30 * time.Second // rights are asked again, besides whenever the hub's roles or fences change
-	reviewUntold    = 5 * time.Second  // the same, where rights change that the hub does not tell of
-	reviewAgain     = 6 * time.Second  // after such a change, when no answer of before is remembered any more
-	versionPatience = 3 * time.Second  // how long a version that is not there yet is waited for
+	// watchTime is the minimum duration of a watch without a timeout; a random part of up to the
+	// same length is added.
+	watchTime     = 30 * time.Minute
+	bookmarkEvery = time.Minute
+	// reviewEvery is the interval between checks of the rights of the caller. Changes of the
+	// hub's roles or fences cause further checks.
+	reviewEvery = 30 * time.Second
+	// reviewUntold is that interval if the hub does not signal all changes of rights.
+	reviewUntold = 5 * time.Second
+	// reviewAgain is the time from such a signal to a second check, when no cached answer from
+	// before the change is used any more.
+	reviewAgain = 6 * time.Second
+	// versionPatience is how long a request waits for a version that is not there yet.
+	versionPatience = 3 * time.Second
 )
 
 var watches = promauto.NewGauge(prometheus.GaugeOpts{
@@ -37,12 +45,13 @@ var watches = promauto.NewGauge(prometheus.GaugeOpts{
 	Help: "Watches of the fleet that are open.",
 })
 
-// watch is a request that follows what a query selects.
+// watch is a request for the changes of the objects that a query selects.
 //
-// It begins with a version: the client's, from a list or an event, or that of the list with which the watch begins. From then on each
-// change in the store's journal is an event, if the query selects the object before or after it. Every object carries the version of
-// its change as resourceVersion, so that a client can go on after any of them. A client that is too slow, or comes too late, is told
-// that its version expired, and lists again.
+// It begins with a version: that of the client, from a list or an event, or that of the list
+// with which the watch begins. Each later change in the journal of the store is an event, if the
+// query selects the object before or after the change. Every object carries the version of its
+// change as resourceVersion, so that a client can continue after any of them. A client that is
+// too slow or comes too late gets the error that its version expired, and lists again.
 type watch struct {
 	search  *Search
 	at      location
@@ -50,45 +59,50 @@ type watch struct {
 	view    view
 	encoder encoder
 	version store.Version
-	// newer are objects that the first list had in a later state than that of its version, by that state: what led there
-	// is not told again.
+	// newer are objects that the first list showed in a later state than that of its version,
+	// with the version of that state. Changes up to that version are not sent again.
 	newer map[key]store.Version
-	// switched is set from a review until what changed during its lists is told.
+	// switched is set from a review until the changes during the lists of the review are sent.
 	switched *switched
-	// gone are objects of types without a history of which a deletion was told because they changed: their state before is not known and counts as selected, once.
+	// gone are objects of types without history for which a change was sent as a deletion. The
+	// state before the change is unknown and counted as selected, which must happen only once.
 	gone map[key]struct{}
 
 	out   sender
 	write func(kind apiwatch.EventType, object any) error
 }
 
-// sender is where events go.
+// sender receives the events.
 type sender interface {
 	Flush() error
 	SetWriteDeadline(deadline time.Time) error
 }
 
-// switched is a change of what a client may see. The client has what the view of before showed; each object is judged by that view once, and
-// by the present one from then on: else an object that is deleted before the lists of the review see it would be known to neither.
+// switched is a change of the rights of a client. The client has the objects that the view was
+// showed. The first event of each object is compared with that view, and later events with the
+// present view. Otherwise an object that is deleted before the lists of the review would be in
+// neither view.
 type switched struct {
 	was   view
-	until store.Version    // the lists were read before
-	told  map[key]struct{} // objects that are judged by the present view
+	until store.Version    // a version after the lists were read
+	told  map[key]struct{} // objects that are compared with the present view
 }
 
-// key of an object in the fleet.
+// key identifies an object of a type in the fleet.
 type key struct{ cluster, namespace, name string }
 
 func keyOf(r *store.Row) key { return key{r.Cluster, r.Namespace, r.Name} }
 
-// IsWatch says whether a request for a path below the root of the fleet is answered with a stream of events.
+// IsWatch reports whether a request for a path below the root of the fleet is a watch, whose
+// answer is a stream of events.
 func IsWatch(r *http.Request, path string) bool {
 	at, _ := locate(path)
 	watching, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
-	return at.watch || watching && at.name == "" // of one object, API servers do not look at it
+	return at.watch || watching && at.name == "" // API servers ignore the parameter for one object
 }
 
-// serveWatch answers with events until the client goes, the time is over or the watch cannot go on.
+// serveWatch answers with events until the client disconnects, the time is over or an error ends
+// the watch.
 func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location, p params, accepts forms) error {
 	if at.name != "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("one object is watched among all: watch %s with fieldSelector=metadata.name=%s", at.Resource, at.name))
@@ -97,7 +111,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 		return err
 	}
 	ctx := r.Context()
-	grants := s.Grants() // before they are asked for: what changes meanwhile is told
+	grants := s.Grants() // before the rights are read, so that no change of them is missed
 	v, err := s.look(ctx, at, p, "watch")
 	if err != nil {
 		return err
@@ -106,7 +120,7 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	if err != nil {
 		return err
 	}
-	// How long ago a cluster was last seen is not said, for it changes without an event.
+	// Tables do not show how long ago a cluster was last seen, which changes without an event.
 	enc, err := s.encoder(ctx, as, at, v.kind, p.include, shown{names: at.names})
 	if err != nil {
 		return err
@@ -138,7 +152,8 @@ func (s *Search) serveWatch(w http.ResponseWriter, r *http.Request, at location,
 	return nil
 }
 
-// run tells what there is, unless the client has it, and what changes, until the client goes, the time is over or the watch cannot go on.
+// run sends the existing objects if initial is true, then changes, until the client disconnects,
+// the time is over or an error ends the watch.
 func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 	watches.Inc()
 	defer watches.Dec()
@@ -157,10 +172,10 @@ func (f *watch) run(ctx context.Context, initial bool, grants <-chan struct{}) {
 	f.fail(ctx, err)
 }
 
-// fail tells the client why its watch ends, if it is there to hear it.
+// fail sends the error that ends a watch, unless the client has disconnected.
 func (f *watch) fail(ctx context.Context, err error) {
 	if f.search.learn(f.encoder, err) {
-		return // the client goes on from its last event, and gets another encoding
+		return // the client continues after its last event, and gets another encoding
 	}
 	var known apierrors.APIStatus
 	if err == nil || ctx.Err() != nil || !errors.As(err, &known) {
@@ -170,24 +185,25 @@ func (f *watch) fail(ctx context.Context, err error) {
 	status := known.Status()
 	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 	if f.write(apiwatch.Error, status) == nil {
-		_ = f.flush() // there is nobody else to tell
+		_ = f.flush() // an error means that the client is gone
 	}
 }
 
-// flush sends what was written. After that there is no deadline any more: one that passes while there is nothing to write would end a stream
-// of HTTP/2.
+// flush sends the written events and removes the write deadline. A deadline that passes while
+// there is nothing to write would end a stream of HTTP/2.
 func (f *watch) flush() error {
 	err := f.out.Flush()
-	_ = f.out.SetWriteDeadline(time.Time{}) // as in patient
+	_ = f.out.SetWriteDeadline(time.Time{}) // errors are ignored as in patient
 	return err
 }
 
-// patient gives the client time to take what is written next.
+// patient sets the deadline by which the client must read the next events.
 func (f *watch) patient() {
-	_ = f.out.SetWriteDeadline(time.Now().Add(f.search.slowest)) // a writer without deadlines is a test's
+	// Only writers of tests have no deadlines.
+	_ = f.out.SetWriteDeadline(time.Now().Add(f.search.slowest))
 }
 
-// begin tells of all objects that there are.
+// begin sends all existing objects.
 func (f *watch) begin(ctx context.Context) error {
 	if err := f.each(ctx, f.view, func(row *store.Row) error {
 		if row.Changed > f.version {
@@ -203,7 +219,7 @@ func (f *watch) begin(ctx context.Context) error {
 	return f.flush()
 }
 
-// each calls f with every object that a query selects now.
+// each calls do for every object that the view shows now, until do fails.
 func (f *watch) each(ctx context.Context, v view, do func(row *store.Row) error) error {
 	pages := pager{search: f.search, query: v.query, keep: v.keep}
 	for {
@@ -223,7 +239,7 @@ func (f *watch) each(ctx context.Context, v view, do func(row *store.Row) error)
 	}
 }
 
-// follow tells of what changes.
+// follow sends changes.
 func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan struct{}) error {
 	bookmarks, reviews := time.NewTicker(bookmarkEvery), time.NewTimer(f.search.reviewPause())
 	defer bookmarks.Stop()
@@ -279,7 +295,7 @@ func (f *watch) follow(ctx context.Context, ends <-chan time.Time, grants <-chan
 	}
 }
 
-// tell sends the event that a change is to the client, if it is one.
+// tell sends the event for a change, if the change is visible to the client.
 func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	row := e.After
 	if row == nil {
@@ -300,7 +316,7 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 		return err
 	}
 	if _, gone := f.gone[keyOf(row)]; gone {
-		before = false // the client was told so
+		before = false // the client already got the deletion
 	} else if before && !after && e.After != nil && e.Before.Body == nil {
 		f.gone[keyOf(row)] = struct{}{}
 	}
@@ -308,7 +324,8 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 		delete(f.gone, keyOf(row))
 	}
 	if (before || after) && f.search.precedes(f.view.seen, f.at.GroupResource(), e, row) {
-		return expired() // it was of a namespace of the name that is no more: what there is now is listed
+		// The change is from an earlier namespace of the name; the client lists the present one.
+		return expired()
 	}
 	switch {
 	case before && after:
@@ -322,7 +339,7 @@ func (f *watch) tell(ctx context.Context, e *store.Event) error {
 	}
 }
 
-// had says whether the client has an object, by the state that a change ended; nil: there was none.
+// had reports whether the client has an object. row is the state before a change; nil: none.
 func (f *watch) had(ctx context.Context, k key, row *store.Row) (bool, error) {
 	if f.switched == nil {
 		return f.view.shows(ctx, row)
@@ -334,12 +351,13 @@ func (f *watch) had(ctx context.Context, k key, row *store.Row) (bool, error) {
 	return f.switched.was.shows(ctx, row)
 }
 
-// review asks again what the client may see. What is not for it any more is deleted for it, and what now is, is added.
+// review reads again what the client may see. Objects that are not visible any more are sent as
+// deleted, objects that are visible now as added.
 func (f *watch) review(ctx context.Context) error {
 	v, err := f.search.look(ctx, f.at, f.params, "watch")
 	refused := apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsBadRequest(err)
 	switch {
-	case refused: // as where there is nothing
+	case refused: // as if nothing existed
 		v = view{query: f.view.query, kind: f.view.kind}
 		v.query.Clusters = []string{}
 	case err != nil:
@@ -355,19 +373,20 @@ func (f *watch) review(ctx context.Context) error {
 		return f.mark()
 	}
 	was := f.view
-	f.encoder.tag = f.search.unsettled() // a client that goes away now has some of both views
+	f.encoder.tag = f.search.unsettled() // a client that disconnects now has parts of both views
 	f.view, f.switched = v, &switched{was: was, told: map[key]struct{}{}}
 	for _, side := range []struct {
 		from, without view
 		kind          apiwatch.EventType
 	}{{was, v, apiwatch.Deleted}, {v, was, apiwatch.Added}} {
 		if err := f.each(ctx, side.from, func(row *store.Row) error {
-			if known, err := side.without.shows(ctx, row); known || err != nil || row.Changed > f.version { // what led to a later state tells of it
+			// Events of the journal lead to a later state.
+			if known, err := side.without.shows(ctx, row); known || err != nil || row.Changed > f.version {
 				return err
 			}
 			f.switched.told[keyOf(row)] = struct{}{}
 			told := *row
-			told.Changed = f.version // it changes for the client alone, now
+			told.Changed = f.version // the object changes at this version only for this client
 			return f.event(ctx, side.kind, &told)
 		}); err != nil {
 			return err
@@ -380,7 +399,8 @@ func (f *watch) review(ctx context.Context) error {
 	return err
 }
 
-// last tells what changed while a watch was refused: nothing of it is shown any more, and the client has some of it.
+// last sends what changed before the watch was refused: nothing is visible any more, and the
+// client still has some of the objects.
 func (f *watch) last(ctx context.Context) error {
 	events, _, _, err := f.search.Store.Since(f.at.GroupResource(), f.version)
 	if err != nil {
@@ -394,7 +414,8 @@ func (f *watch) last(ctx context.Context) error {
 	return f.flush()
 }
 
-// event sends an object. One that cannot be encoded is left out, as of lists: for a client that may have it, it is deleted.
+// event sends an object. An object that cannot be encoded is left out, as in lists. If the
+// client may already have it, the object is sent as deleted.
 func (f *watch) event(ctx context.Context, kind apiwatch.EventType, row *store.Row) error {
 	err := f.send(kind, row)
 	if _, wrong := errors.AsType[encodingError](err); !wrong {
@@ -409,10 +430,10 @@ func (f *watch) event(ctx context.Context, kind apiwatch.EventType, row *store.R
 	return f.send(apiwatch.Deleted, &bare)
 }
 
-// send sends an event as it is, or returns an encodingError.
+// send sends an event unchanged, or returns an encodingError.
 func (f *watch) send(kind apiwatch.EventType, row *store.Row) error {
 	r := *row
-	if r.Body == nil { // the journal knows no more of it
+	if r.Body == nil { // the journal has only the key
 		body, err := bare(row)
 		if err != nil {
 			return err
@@ -426,7 +447,7 @@ func (f *watch) send(kind apiwatch.EventType, row *store.Row) error {
 	return f.write(kind, item)
 }
 
-// bare is the body of an object of which only the key is known.
+// bare returns the body of an object if only the key and the labels are known.
 func bare(r *store.Row) ([]byte, error) {
 	metadata := map[string]any{"name": r.Name, "uid": r.UID}
 	if r.Namespace != "" {
@@ -438,7 +459,7 @@ func bare(r *store.Row) ([]byte, error) {
 	return json.Marshal(map[string]any{"metadata": metadata})
 }
 
-// mark sends a bookmark to who wants them.
+// mark sends a bookmark if the client wants bookmarks.
 func (f *watch) mark() error {
 	if !f.params.bookmarks {
 		return nil
@@ -460,7 +481,7 @@ func (f *watch) bookmark(annotations map[string]string) error {
 	return f.flush()
 }
 
-// now is the version of what is stored.
+// now returns the current version of the store.
 func (s *Search) now(ctx context.Context) (store.Version, error) {
 	v, err := s.Store.Version(ctx)
 	if err != nil {
@@ -469,14 +490,15 @@ func (s *Search) now(ctx context.Context) (store.Version, error) {
 	return v, nil
 }
 
-// asked returns the version that a request asks for, which has a tag; 0: any. One that is to come is waited for, a moment.
+// asked returns the version that a request asks for, which must have the given tag; 0: any
+// version. It waits up to versionPatience for a version that the store has not reached.
 func (s *Search) asked(ctx context.Context, p params, tag int64) (store.Version, error) {
 	if p.version == "" || p.version == "0" {
 		return 0, nil
 	}
 	asked, err := store.ParseVersion(p.version)
 	if err != nil {
-		return 0, expired() // of a cluster's own object, or of another API
+		return 0, expired() // the version of an object in a cluster, or of another API
 	}
 	asked = asked.Untagged(tag)
 	patience := time.NewTimer(versionPatience)

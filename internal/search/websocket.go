@@ -13,7 +13,8 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 )
 
-// isWebSocket says whether a client asks for its watch over a WebSocket, as user interfaces do that run in browsers.
+// isWebSocket reports whether a client requests its watch over a WebSocket, as user interfaces
+// in browsers do.
 func isWebSocket(r *http.Request) bool {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return false
@@ -28,7 +29,8 @@ func isWebSocket(r *http.Request) bool {
 	return false
 }
 
-// overWebSocket runs a watch whose events are messages, as API servers send them: text, or binary where the encoding is.
+// overWebSocket runs a watch whose events are messages, as API servers send them: text, or
+// binary for binary encodings.
 func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *http.Request, encoding wire, run func(context.Context)) {
 	header := w.Header().Clone() // warnings
 	header.Del("Content-Type")
@@ -45,7 +47,8 @@ func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *htt
 			defer gone()
 			go func() {
 				defer gone()
-				_, _ = io.Copy(io.Discard, conn) // clients say nothing but that they go
+				// clients send nothing; an error means that they disconnected
+				_, _ = io.Copy(io.Discard, conn)
 			}()
 			f.out = messages{conn}
 			f.write = func(kind apiwatch.EventType, object any) error {
@@ -63,13 +66,13 @@ func (f *watch) overWebSocket(ctx context.Context, w http.ResponseWriter, r *htt
 	}.ServeHTTP(taken{w}, r)
 }
 
-// messages are sent when they are written.
+// messages sends each message when it is written.
 type messages struct{ *websocket.Conn }
 
 // Flush implements sender.
 func (messages) Flush() error { return nil }
 
-// taken is a connection that its response writer gives away, however it is wrapped.
+// taken hijacks the connection of a response writer that other writers may wrap.
 type taken struct{ http.ResponseWriter }
 
 // Hijack implements http.Hijacker.

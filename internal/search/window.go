@@ -19,33 +19,36 @@ import (
 	"orrery.dev/orrery/internal/store"
 )
 
-// Window is a part of a list as a table: what GET answers with, and how long the list is.
+// Window is a part of a list as a table: the rows as in the answer of GET, and the length of the
+// list.
 type Window struct {
-	Kind    schema.GroupVersionKind // as which the rows' objects are shown
+	Kind    schema.GroupVersionKind // the kind in which the objects of the rows are shown
 	Columns []metav1.TableColumnDefinition
 	Rows    []WindowRow
-	// Total is how many rows the list has; unless Exact, it has at least as many.
+	// Total is the number of rows of the list. Unless Exact is true, there may be more.
 	Total    int64
 	Exact    bool
 	Warnings []string
 }
 
-// WindowRow is a row, and the object that it shows.
+// WindowRow is a row and its object.
 type WindowRow struct {
-	store.Row // without its body
+	store.Row // without the body
 
-	Deleted bool // a deletion has begun
+	Deleted bool // the object is being deleted
 	Cells   []any
 }
 
-// MostWindow is how many rows a window has at most.
+// MostWindow is the maximum number of rows of a window.
 const MostWindow = 200
 
-// mostCounted is how far the rows beyond a window are counted where no counter has them.
+// mostCounted is the maximum number of rows that are counted beyond a window if no counter has
+// them.
 const mostCounted = 50_000
 
-// Window returns the rows of a list from an offset on, for the user of ctx, and a channel that is closed when something of the list's type changed since; nil:
-// what there is of the type is not known. Path is below the root of the fleet and escaped, the query that of a GET.
+// Window returns limit rows of a list from an offset on, for the user of ctx. path is escaped
+// and relative to the root of the fleet, query is that of a GET. changed is closed when an
+// object of the type of the list has changed; it is nil if that cannot be followed.
 func (s *Search) Window(ctx context.Context, path string, query url.Values, offset, limit int) (w Window, changed <-chan struct{}, err error) {
 	if !s.Ready() {
 		return w, nil, starting()
@@ -59,7 +62,7 @@ func (s *Search) Window(ctx context.Context, path string, query url.Values, offs
 	}
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
-	now, err := s.now(ctx) // before what is read: what changes meanwhile is told
+	now, err := s.now(ctx) // before the rows are read, so that no change is missed
 	if err == nil {
 		_, _, changed, err = s.Store.Since(at.GroupResource(), now)
 	}
@@ -75,8 +78,9 @@ func (s *Search) Window(ctx context.Context, path string, query url.Values, offs
 	return w, changed, err
 }
 
-// Visible are the clusters of which the user of ctx may know: all, for who may list Clusters, or some type in all namespaces; for others those in which they
-// may see some namespace.
+// Visible returns the clusters that the user of ctx may know. These are all clusters if the user
+// may list Clusters, or some type in all namespaces. For other users they are the clusters in
+// which they may see some namespace.
 func (s *Search) Visible(ctx context.Context) ([]string, error) {
 	if !s.Ready() {
 		return nil, starting()
@@ -116,7 +120,7 @@ func (s *Search) Visible(ctx context.Context) ([]string, error) {
 	return slices.DeleteFunc(clusters, seen.closed), nil
 }
 
-// windowed is what a window's path and query name.
+// windowed returns the type and the parameters that the path and the query of a window name.
 func (s *Search) windowed(ctx context.Context, path string, query url.Values) (at location, p params, err error) {
 	at, ok := locate(path)
 	if _, metrics := s.live(at); !ok || at.Resource == "" || at.name != "" || at.watch || metrics || at.GroupVersion() == collectionVersion {
@@ -140,7 +144,7 @@ func (s *Search) windowed(ctx context.Context, path string, query url.Values) (a
 	return at, p, at.translate(&p)
 }
 
-// window reads the rows of a view.
+// window reads the rows of a view into w.
 func (s *Search) window(ctx context.Context, w *Window, at location, p params, v view, offset, limit int) error {
 	p.limit = limit
 	skip := 0
@@ -151,7 +155,7 @@ func (s *Search) window(ctx context.Context, w *Window, at location, p params, v
 	}
 	v.query.Offset = p.offset
 	if uniform(v.kind) {
-		v.query.Version = "" // indexes do not have it
+		v.query.Version = "" // indexes do not have the version
 	}
 	pages, err := s.pages(v, p, 0)
 	if err != nil {
@@ -203,7 +207,8 @@ func (s *Search) window(ctx context.Context, w *Window, at location, p params, v
 	return err
 }
 
-// total is how many rows a view has, of which so many are known: by counters where there are, and elsewhere counted, so much further than there.
+// total returns the number of rows of a view, at least known. Counters are exact; without them
+// rows are counted up to mostCounted beyond known and further.
 func (s *Search) total(ctx context.Context, p params, v view, known int64, further int) (n int64, exact bool, err error) {
 	q := v.query
 	q.Continue, q.Limit, q.Offset = "", int(known)+further+mostCounted, 0
@@ -214,7 +219,8 @@ func (s *Search) total(ctx context.Context, p params, v view, known int64, furth
 	return max(n, known), q.Limit == 0 || n < int64(q.Limit), err
 }
 
-// uniform says whether what there is of a type is all of the version asked for, but for a moment in which it changes.
+// uniform reports whether all objects of a type have the requested version, except during a
+// change of versions.
 func uniform(k kind) bool {
 	for _, clusters := range k.others {
 		if len(clusters) > 0 {
@@ -224,9 +230,10 @@ func uniform(k kind) bool {
 	return true
 }
 
-// isTerminating says whether the deletion of an object has begun.
+// isTerminating reports whether the object is being deleted.
 func isTerminating(raw []byte) bool {
-	if !bytes.Contains(raw, []byte(`"deletionTimestamp"`)) { // which costs nothing, and is true of few
+	// A cheap check that excludes most objects.
+	if !bytes.Contains(raw, []byte(`"deletionTimestamp"`)) {
 		return false
 	}
 	var o metav1.PartialObjectMetadata

@@ -29,16 +29,16 @@ import (
 	sigsjson "sigs.k8s.io/json"
 )
 
-// wire is how answers are encoded. Objects are kept as JSON, so that is the one which costs nothing; the others are made of it, object by
-// object.
+// wire is the encoding of answers. Objects are stored as JSON, which needs no conversion. The
+// other encodings are converted from JSON, object by object.
 type wire int
 
 const (
 	inJSON wire = iota
 	inYAML
 	inCBOR
-	inProtobuf      // without what the known types do not have
-	inWholeProtobuf // of objects that have nothing else; of others there is a lossError
+	inProtobuf      // drops fields that the known types do not have
+	inWholeProtobuf // returns a lossError for objects with such fields
 )
 
 const (
@@ -49,12 +49,12 @@ const (
 	mediaProtobuf     = "application/vnd.kubernetes.protobuf"
 )
 
-// mediaType of documents.
+// mediaType returns the media type of documents.
 func (w wire) mediaType() string {
 	return [...]string{mediaJSON, mediaYAML, mediaCBOR, mediaProtobuf, mediaProtobuf}[w]
 }
 
-// streamType is the media type of watches; "": YAML has none.
+// streamType returns the media type of watches; "": YAML has none.
 func (w wire) streamType() string {
 	const inProtobuf = mediaProtobuf + ";stream=watch"
 	return [...]string{mediaJSON, "", mediaCBORSequence, inProtobuf, inProtobuf}[w]
@@ -62,7 +62,7 @@ func (w wire) streamType() string {
 
 func (w wire) protobuf() bool { return w == inProtobuf || w == inWholeProtobuf }
 
-// known are the types that can be had in protobuf.
+// known has the types that can be encoded in protobuf.
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -73,13 +73,13 @@ var known = func() *runtime.Scheme {
 	return s
 }()
 
-// protobufs encodes them.
+// protobufs encodes objects of known types.
 var protobufs = protobuf.NewSerializer(known, known)
 
-// marshaler is what has an encoding in protobuf.
+// marshaler is implemented by types with a protobuf encoding.
 type marshaler interface{ Marshal() ([]byte, error) }
 
-// can says whether objects of a kind can be had in a form.
+// can reports whether objects of a kind can be encoded in a form.
 func (f form) can(gvk schema.GroupVersionKind) bool {
 	if !f.wire.protobuf() || f.as == asPartial {
 		return true
@@ -92,11 +92,12 @@ func (f form) can(gvk schema.GroupVersionKind) bool {
 	return err == nil && ok
 }
 
-// lossError is that an object has what its known type does not, as a newer Kubernetes adds it: protobuf would be without that, also where a
-// client writes back what it read.
+// lossError is the error that an object has fields that its known type does not have, for
+// example from a newer Kubernetes. Protobuf would drop these fields, also when a client writes
+// back what it read.
 type lossError struct{ error }
 
-// typed is an object of one of the known types, of its JSON.
+// typed returns the object of a known type that is encoded as JSON in raw.
 func (w wire) typed(raw []byte) (o runtime.Object, err error) {
 	var t metav1.TypeMeta
 	if err = json.Unmarshal(raw, &t); err == nil {
@@ -117,14 +118,14 @@ func (w wire) typed(raw []byte) (o runtime.Object, err error) {
 	return o, err
 }
 
-// valueOf is what JSON says. It is parsed as that also for YAML, of which not all JSON is a part: not control characters, and not the line
-// breaks of Unicode.
+// valueOf parses JSON. For YAML too the JSON parser is used, since not all JSON is YAML: control
+// characters and the line breaks of Unicode are not.
 func valueOf(raw []byte) (value any, err error) {
 	err = utiljson.Unmarshal(raw, &value)
 	return value, err
 }
 
-// document encodes an object by itself.
+// document encodes one object as a document.
 func (w wire) document(raw []byte) ([]byte, error) {
 	switch w {
 	case inYAML:
@@ -149,7 +150,7 @@ func (w wire) document(raw []byte) ([]byte, error) {
 	}
 }
 
-// answer writes an object.
+// answer writes an object as the answer.
 func (w wire) answer(to http.ResponseWriter, object any) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
@@ -160,11 +161,11 @@ func (w wire) answer(to http.ResponseWriter, object any) error {
 		return w.failed(err)
 	}
 	to.Header().Set("Content-Type", w.mediaType())
-	_, _ = to.Write(body) // the client has gone: there is nobody to tell
+	_, _ = to.Write(body) // an error means that the client has disconnected
 	return nil
 }
 
-// events writes the events of a watch to a stream.
+// events returns the function that writes the events of a watch to a stream.
 func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) error {
 	return func(kind apiwatch.EventType, object any) error {
 		event, err := w.event(kind, object)
@@ -174,7 +175,7 @@ func (w wire) events(to io.Writer) func(kind apiwatch.EventType, object any) err
 		if w == inJSON {
 			event = append(event, '\n')
 		}
-		if w.protobuf() { // which does not say where an event ends
+		if w.protobuf() { // protobuf does not mark the end of an event
 			event = slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event) //nolint:gosec // no object is of 4 GB
 		}
 		_, err = to.Write(event)
@@ -206,22 +207,25 @@ func (w wire) event(kind apiwatch.EventType, object any) (event []byte, err erro
 	return (&metav1.WatchEvent{Type: string(kind), Object: runtime.RawExtension{Raw: raw}}).Marshal()
 }
 
-// encodingError is that an object cannot be encoded, and not that it cannot be sent.
+// encodingError is the error that an object cannot be encoded. It is not an error of the
+// connection.
 type encodingError struct{ error }
 
 func (e encodingError) Unwrap() error { return e.error }
 
 func (w wire) failed(err error) error {
 	if _, lost := errors.AsType[lossError](err); err == nil || lost {
-		return err // an object that is not whole can be had otherwise
+		return err // another encoding can represent the object
 	}
 	return encodingError{fmt.Errorf("encode in %s: %w", w.mediaType(), err)}
 }
 
-// item encodes one item of a list, as listing.item takes it, or returns an encodingError.
+// item encodes one item of a list for listing.item, or returns an encodingError.
 func (w wire) item(raw []byte) (item []byte, err error) {
 	switch w {
-	case inYAML: // a list of one, which needs no more indentation: what a line is in a text only the emitter knows
+	// A list of one item needs no more indentation. Only the emitter knows which lines belong to
+	// a text.
+	case inYAML:
 		var value any
 		if value, err = valueOf(raw); err == nil {
 			item, err = goyaml.Marshal([]any{value})
@@ -245,14 +249,16 @@ func (w wire) item(raw []byte) (item []byte, err error) {
 
 // listing writes a list item by item.
 type listing interface {
-	// begin writes what a list has besides its items, which are in a field of that name, and metadata.
+	// begin writes the fields of a list except metadata and the items; items is the name of
+	// their field.
 	begin(list map[string]any, items string) error
 	item(encoded []byte) error
-	// end writes the rest of its fields.
+	// end writes the remaining fields.
 	end(fields map[string]any) error
 }
 
-// listing writes to out. In protobuf nothing is written before the end, since a list says its length first.
+// listing returns the listing that writes to out. In protobuf nothing is written before end,
+// because a list begins with its length.
 func (w wire) listing(out *bufio.Writer) listing {
 	switch w {
 	case inYAML:
@@ -276,7 +282,7 @@ func (l *jsonList) begin(list map[string]any, items string) error {
 	if err != nil {
 		return err
 	}
-	// The list's own fields, without the closing brace, then the items as they come.
+	// The fields of the list without the closing brace, then the items.
 	_, err = fmt.Fprintf(l.out, `%s,%q:[`, head[:len(head)-1], items)
 	return err
 }
@@ -342,7 +348,7 @@ func (l *yamlList) end(fields map[string]any) error {
 	return l.fields(fields)
 }
 
-// What CBOR is made of (RFC 8949): the tag of what describes itself, and lists and maps whose length is not known when they begin.
+// CBOR (RFC 8949): the tag of self-described CBOR, and lists and maps of indefinite length.
 var selfDescribed = []byte{0xd9, 0xd9, 0xf7}
 
 const (
@@ -378,7 +384,8 @@ func (l *cborList) begin(list map[string]any, items string) error {
 
 func (l *cborList) fields(fields map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		raw, err := json.Marshal(fields[name]) // as JSON has it: fields that are left out, times, quantities
+		// For the rules of JSON: omitted fields, times, quantities.
+		raw, err := json.Marshal(fields[name])
 		if err != nil {
 			return err
 		}
@@ -412,13 +419,14 @@ func (l *cborList) end(fields map[string]any) error {
 	return l.out.WriteByte(cborBreak)
 }
 
-// mostInProtobuf is how many bytes of a list in protobuf are in memory at most; what is longer is written in another encoding, if
-// the client takes one.
+// mostInProtobuf is the maximum size in bytes of a list in protobuf, which must fit into memory.
+// A longer list is written in another encoding, if the client accepts one.
 const mostInProtobuf = 32 << 20
 
 var errLongInProtobuf = errors.New("the list is too long for protobuf")
 
-// The fields of lists, which are the same in all kinds but one, and of what is around an object (runtime.Unknown).
+// Field numbers of lists, which are the same in all kinds except one, and of the envelope of an
+// object (runtime.Unknown).
 const (
 	listMetadata    = protowire.Number(1)
 	listItems       = protowire.Number(2)
@@ -438,7 +446,8 @@ func (l *protobufList) begin(list map[string]any, _ string) error {
 	l.kind.APIVersion, _ = list["apiVersion"].(string)
 	l.kind.Kind, _ = list["kind"].(string)
 	l.metadata, l.field = listMetadata, listItems
-	if l.kind.APIVersion == metav1beta1.SchemeGroupVersion.String() { // the list of metadata
+	// In PartialObjectMetadataList of v1beta1 the two are exchanged.
+	if l.kind.APIVersion == metav1beta1.SchemeGroupVersion.String() {
 		l.metadata, l.field = listItems, listMetadata
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package served sums up which types the clusters of a fleet serve, in which versions and scopes, and which of these versions a later Kubernetes serves
-// no more. It is pure.
+// Package served summarizes the types that the clusters of a fleet serve: versions, scopes and
+// conflicts. It also knows which versions later Kubernetes releases remove. It does no I/O.
 package served
 
 import (
@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Type is a type as a cluster serves it: in one version.
+// Type is a type in one version that a cluster serves.
 type Type struct {
 	schema.GroupVersionKind
 
@@ -20,52 +20,55 @@ type Type struct {
 	Namespaced bool
 }
 
-// Cluster is what a cluster serves.
+// Cluster has the types that a cluster serves.
 type Cluster struct {
 	Name  string
-	Minor int // of its Kubernetes 1.x; 0: it is not known
+	Minor int // minor version of its Kubernetes 1.x; 0: unknown
 	Types []Type
 }
 
-// Resource is a type as the fleet serves it.
+// Resource is a resource type with all clusters that serve it.
 type Resource struct {
 	Group    string `json:"group,omitempty"`
 	Resource string `json:"resource"`
 	Kind     string `json:"kind"`
-	// Versions are the clusters by the version that they serve; those that serve several are there several times.
+	// Versions has the clusters by served version. A cluster with several versions is in several
+	// lists.
 	Versions map[string][]string `json:"versions"`
-	// Namespaced and ClusterScoped are the clusters in which it is in namespaces, and is not.
+	// Namespaced and ClusterScoped are the clusters that serve the type in that scope.
 	Namespaced    []string `json:"namespaced,omitempty"`
 	ClusterScoped []string `json:"clusterScoped,omitempty"`
-	// Missing are the clusters that do not have it.
+	// Missing are the clusters that do not serve the type.
 	Missing []string `json:"missing,omitempty"`
-	// Conflicts say what goes wrong where clusters differ.
+	// Conflicts are the differences between the clusters that serve the type.
 	Conflicts []Conflict `json:"conflicts,omitempty"`
 }
 
-// Conflict is a difference between clusters because of which one manifest does not fit all.
+// Conflict is a difference between clusters that prevents one manifest from fitting all of them.
 type Conflict string
 
 // Conflicts.
 const (
-	NoCommonVersion Conflict = "NoCommonVersion" // no version is served by every cluster that has the type
-	OtherScope      Conflict = "OtherScope"      // it is in namespaces here and not there
-	OtherKind       Conflict = "OtherKind"       // its kind has another name
+	// No version is served by every cluster that has the type.
+	NoCommonVersion Conflict = "NoCommonVersion"
+	// The type is namespaced in some clusters and cluster-scoped in others.
+	OtherScope Conflict = "OtherScope"
+	OtherKind  Conflict = "OtherKind" // the kind of the resource has different names
 )
 
-// Clusters are those that have the type.
+// Clusters returns the sorted names of the clusters that serve the type.
 func (r *Resource) Clusters() []string {
 	all := slices.Concat(r.Namespaced, r.ClusterScoped)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// VersionNames are the versions that are served, the preferred first.
+// VersionNames returns all served versions, the preferred first.
 func (r *Resource) VersionNames() []string {
 	return slices.SortedFunc(maps.Keys(r.Versions), func(a, b string) int { return -version.CompareKubeAwareVersionStrings(a, b) })
 }
 
-// Resources sums up what clusters serve, by group and resource.
+// Resources returns the served resources of all clusters, sorted by group and resource.
 func Resources(clusters []Cluster) []*Resource {
 	found, kinds := map[schema.GroupResource]*Resource{}, map[schema.GroupResource]map[string]bool{}
 	add := func(to *[]string, name string) {
@@ -119,13 +122,14 @@ func Resources(clusters []Cluster) []*Resource {
 	return out
 }
 
-// Removal says from which Kubernetes on a version of a kind is served no more.
+// Removal is the Kubernetes release that no longer serves a version of a kind.
 type Removal struct {
-	Minor       int                     // of Kubernetes 1.x
-	Replacement schema.GroupVersionKind // empty: there is none
+	Minor       int                     // minor version of Kubernetes 1.x
+	Replacement schema.GroupVersionKind // empty: none
 }
 
-// Removals are the versions of kinds that Kubernetes removes, as the API's own types say, which are in a scheme.
+// Removals returns all versions in scheme that Kubernetes 1.x removes, as the API types declare
+// it.
 func Removals(scheme *runtime.Scheme) map[schema.GroupVersionKind]Removal {
 	out := map[schema.GroupVersionKind]Removal{}
 	for gvk := range scheme.AllKnownTypes() {
@@ -134,7 +138,7 @@ func Removals(scheme *runtime.Scheme) map[schema.GroupVersionKind]Removal {
 		}
 		o, err := scheme.New(gvk)
 		if err != nil {
-			continue // it is known
+			continue // the kind is in the scheme, so New finds it
 		}
 		removed, ok := o.(interface{ APILifecycleRemoved() (major, minor int) })
 		if !ok {
@@ -155,7 +159,8 @@ func Removals(scheme *runtime.Scheme) map[schema.GroupVersionKind]Removal {
 	return out
 }
 
-// Leaving are the versions of a type's kind, by group and version, that Kubernetes removes in a minor that a cluster is still to come to.
+// Leaving returns the versions of kind that a Kubernetes later than 1.minor removes, by group and
+// version.
 func Leaving(removals map[schema.GroupVersionKind]Removal, kind schema.GroupKind, minor int) map[string]Removal {
 	out := map[string]Removal{}
 	for gvk, r := range removals {

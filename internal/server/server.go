@@ -1,5 +1,5 @@
-// Package server is the list of what runs in `orrery server`: options, start order and
-// shutdown. Nothing else knows all the rooms.
+// Package server assembles `orrery server`: options, start order and shutdown. It is the only
+// package that imports all components.
 package server
 
 import (
@@ -60,46 +60,49 @@ import (
 	"orrery.dev/orrery/internal/website"
 )
 
-// Options of the server; the zero value of each nested option set is its default.
+// Options of the server. The zero value of each nested struct is its default.
 type Options struct {
 	Hub hub.Options
-	// Public says where agents of clusters are let in. What Hub says of that is set from it.
+	// Public configures the listener for agents of clusters and for the console. The public
+	// address in Hub is set from it.
 	Public listener.Options
-	// Probes says how often the health of clusters is looked at.
+	// Probes configures the health checks of clusters.
 	Probes member.Probes
-	// Lifecycle says how clusters are built.
+	// Lifecycle configures how clusters are built.
 	Lifecycle provision.Settings
-	// MirrorResources are the types that are mirrored of Clusters whose spec.mirror does not say;
-	// empty: every type but those that change all the time.
+	// MirrorResources are the types that are mirrored from Clusters without a selection in
+	// spec.mirror; empty: every type except those that change all the time.
 	MirrorResources []string
-	// MirrorDSNFile has the DSN of the database that the mirror is kept in; empty: a file in the data directory.
+	// MirrorDSNFile is a file with the DSN of the database of the mirror; empty: SQLite in the
+	// data directory.
 	MirrorDSNFile string
-	// MirrorKeyFile has the keys with which the data of Secrets is kept in the mirror's database, where it is mirrored; empty:
-	// mirror-encryption.key in the data directory, which is made if there is none.
+	// MirrorKeyFile is a file with the keys that encrypt mirrored data of Secrets in the
+	// database of the mirror; empty: mirror-encryption.key in the data directory, which is
+	// created if missing.
 	MirrorKeyFile string
-	// MirrorHistory is how much is kept of what mirrored objects were; nil: what store.DefaultHistory says.
+	// MirrorHistory is how much history of mirrored objects is kept; nil: store.DefaultHistory.
 	MirrorHistory *MirrorHistory
-	// DefaultClusterAccess is what namespaces may use that no ClusterAccess selects.
+	// DefaultClusterAccess is which clusters a namespace may use that no ClusterAccess selects.
 	DefaultClusterAccess access.Default
-	// ProfilingAddress is where Go's profiles are served, without authentication. Empty:
-	// nowhere.
+	// ProfilingAddress is the address that serves Go's profiles, without authentication. Empty:
+	// none.
 	ProfilingAddress string
-	// PodSecurity is what a namespace of the hub is held to that has no Pod Security label.
+	// PodSecurity is the level for a namespace of the hub without a Pod Security label.
 	PodSecurity podsecurity.Level
-	// Namespaces says in which members the namespaces of the hub are made.
+	// Namespaces is in which members the namespaces of the hub are created.
 	Namespaces apply.Spread
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
 }
 
-// MirrorHistory is how long, how much and of what the past of mirrored objects is kept.
+// MirrorHistory is how long and how much history is kept, and the types without history.
 type MirrorHistory struct {
 	Time   time.Duration
 	Size   resource.QuantityValue
 	Except []string
 }
 
-// history reads the options; the zero of either bound turns it off.
+// history returns the options for the store. 0 for Time or Size means no history.
 func (o *MirrorHistory) history() (store.History, error) {
 	if o == nil {
 		return store.DefaultHistory, nil
@@ -147,8 +150,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ProfilingAddress, "profiling-address", "", "serve Go's profiles at this address, such as 127.0.0.1:6060, to everyone who can reach it")
 }
 
-// Run starts the hub and every controller, calls ready once all of it answers, and
-// returns when ctx has ended and everything has stopped.
+// Run starts the hub and every controller, calls ready when all of them are ready, and returns
+// when ctx has ended and everything has stopped.
 func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) error) (err error) {
 	if _, err := mirror.Select(o.MirrorResources); err != nil { // before anything is started
 		return fmt.Errorf("--mirror-resources: %w", err)
@@ -173,8 +176,7 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 	ctrl.SetLogger(log)
 	ctx = logr.NewContext(ctx, log)
 
-	// The hub outlives the controllers: they get a context of their own, which ends
-	// before the hub's.
+	// The hub must stop after the controllers: it has its own context, which ends after theirs.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopHub()
 	starting := context.AfterFunc(ctx, stopHub)
@@ -197,12 +199,14 @@ func Run(ctx context.Context, o Options, log logr.Logger, ready func(*hub.Hub) e
 	return nil
 }
 
-// withPublic has the hub choose a port for the public listener, and make a certificate for it.
+// withPublic makes the hub choose a port for the public listener, and create a certificate for
+// it.
 func withPublic(h hub.Options, o listener.Options) hub.Options {
 	h.PublicHost = o.Host()
-	if host, port, err := net.SplitHostPort(o.Address); err == nil { // unset, the hub chooses both
+	// if unset, the hub chooses both
+	if host, port, err := net.SplitHostPort(o.Address); err == nil {
 		h.PublicAddress = host
-		h.PublicPort, _ = strconv.Atoi(port) // was validated
+		h.PublicPort, _ = strconv.Atoi(port) // Validate has checked it
 	}
 	return h
 }
@@ -243,7 +247,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 			NewInformer:      hub.NewInformer,
 			ByObject: map[client.Object]cache.ByObject{
 				&lifecyclev1alpha1.Operation{}: {Transform: provision.Trim},
-				// The one ConfigMap that the server follows.
+				// The only ConfigMap that the server watches.
 				&corev1.ConfigMap{}: {
 					Namespaces: map[string]cache.Config{clusterv1alpha1.SecretNamespace: {}},
 					Field:      fields.OneTermEqualSelector("metadata.name", apply.RestoreConfigMap),
@@ -251,7 +255,8 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
-		// The hub keeps two servers apart, before there is a manager: by the data directory's lock, or by a Lease.
+		// The hub excludes a second server before the manager exists: by the lock of the data
+		// directory, or by a Lease.
 		LeaderElection:          false,
 		PprofBindAddress:        o.ProfilingAddress,
 		GracefulShutdownTimeout: new(5 * time.Second),
@@ -268,14 +273,14 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	if err != nil {
 		return err
 	}
-	came := make(chan struct{}, 1) // or went
+	came := make(chan struct{}, 1) // signals that a cluster joined or left
 	rooms.registry.Subscribe(func(e member.Event) {
 		if e.Type == member.Changed {
 			return
 		}
 		select {
 		case came <- struct{}{}:
-		default: // the kubeconfig is about to be written anyway
+		default: // an update of the kubeconfig is pending already
 		}
 	})
 
@@ -307,7 +312,7 @@ func run(ctx context.Context, o Options, h *hub.Hub, log logr.Logger, ready func
 	return g.Wait()
 }
 
-// openStore opens the database that the mirror is kept in.
+// openStore opens the database of the mirror.
 func openStore(ctx context.Context, dsnFile, dataDir string, options ...store.Option) (*store.Store, error) {
 	if dsnFile != "" {
 		dsn, err := readDSN(dsnFile)
@@ -331,7 +336,8 @@ func openStore(ctx context.Context, dsnFile, dataDir string, options ...store.Op
 	return db, nil
 }
 
-// mirrorKeys are those of the data of Secrets in the mirror, and are made where none are named and there are none.
+// mirrorKeys returns the keys for the data of Secrets in the mirror. If no file is given, it
+// uses the one in the data directory, and creates it if missing.
 func mirrorKeys(file, dataDir string, log logr.Logger) (*seal.Keys, error) {
 	if file != "" {
 		return readKeys(file)
@@ -346,7 +352,7 @@ func mirrorKeys(file, dataDir string, log logr.Logger) (*seal.Keys, error) {
 	return readKeys(file)
 }
 
-// readKeys reads keys from a file that nobody else may read.
+// readKeys reads keys from a file that only its owner may read.
 func readKeys(file string) (*seal.Keys, error) {
 	text, err := readPrivate("--mirror-encryption-key-file", file, "keys")
 	if err != nil {
@@ -359,7 +365,8 @@ func readKeys(file string) (*seal.Keys, error) {
 	return keys, nil
 }
 
-// readPrivate reads a file that a flag names and nobody else may read.
+// readPrivate reads a file that a flag names. It returns an error if others than the owner may
+// read it.
 func readPrivate(flag, file, what string) ([]byte, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -376,7 +383,7 @@ func readPrivate(flag, file, what string) ([]byte, error) {
 	return text, nil
 }
 
-// readDSN reads a DSN, which has a password, from a file that nobody else may read.
+// readDSN reads a DSN, which contains a password, from a file that only its owner may read.
 func readDSN(file string) (string, error) {
 	dsn, err := readPrivate("--mirror-dsn-file", file, "a password")
 	if err != nil {
@@ -388,17 +395,18 @@ func readDSN(file string) (string, error) {
 	return string(dsn), nil
 }
 
-// rooms are the parts that others must be able to reach after wiring.
+// rooms are the components that run needs after wire.
 type rooms struct {
 	registry *member.Registry
 	fleet    *fleetapi.Server
 	public   *listener.Listener
 	console  *console.Console
-	prepared []<-chan struct{} // by each part that writes on the hub whenever it starts
+	prepared []<-chan struct{} // closed by each component that writes on the hub at its start
 }
 
-// prepare waits until the parts have written what a start writes on the hub: a server that is ready and has nothing to do writes
-// nothing. A part that fails to write goes on trying, and holds nothing up.
+// prepare waits until the components have written on the hub what they write at their start: a
+// ready server without work writes nothing. A component whose writes fail retries them, and does
+// not delay the others.
 func (r *rooms) prepare(ctx context.Context) error {
 	for _, done := range r.prepared {
 		select {
@@ -410,9 +418,9 @@ func (r *rooms) prepare(ctx context.Context) error {
 	return nil
 }
 
-// wire builds the two flows: intent out (template, placement, apply) and observation
-// in (mirror, status). The order is that of the flows; cycles between them are closed
-// by callbacks here and nowhere else.
+// wire creates the components of the two data flows: intent to the members (template, placement,
+// apply), and observation from them (mirror, status). The order is that of the flows. All cycles
+// between components are closed here, by callbacks.
 func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *records.Records, log logr.Logger) (*rooms, error) {
 	var (
 		m        *mirror.Mirror
@@ -574,10 +582,12 @@ func wire(mgr manager.Manager, o Options, h *hub.Hub, db *store.Store, kept *rec
 	}, nil
 }
 
-// addressed are the names of the clusters that have an address and are not being deleted, in order.
+// addressed returns the names, sorted, of the clusters that have an address and are not being
+// deleted.
 func addressed(ctx context.Context, hubClient client.Reader) ([]string, error) {
 	var clusters clusterv1alpha1.ClusterList
-	if err := hubClient.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+	// the objects are only read
+	if err := hubClient.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
 	names := make([]string, 0, len(clusters.Items))
@@ -590,9 +600,10 @@ func addressed(ctx context.Context, hubClient client.Reader) ([]string, error) {
 	return names, nil
 }
 
-// keepKubeconfig keeps a context for each member in the hub's kubeconfig. It asks the hub
-// who they are: after a start the registry knows them only one by one. It rests after each look
-// for ten times as long as that took: at a thousand clusters and contexts, when a thousand clusters join.
+// keepKubeconfig keeps a context for each member in the hub's kubeconfig. It lists the members
+// on the hub, because the registry learns of them one by one after a start. After each update it
+// waits for ten times the duration of the update, so that a thousand clusters that join do not
+// cause constant updates.
 func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, came <-chan struct{}, log logr.Logger) {
 	var written []string
 	rest := time.NewTimer(0)
@@ -617,7 +628,7 @@ func keepKubeconfig(ctx context.Context, h *hub.Hub, hubClient client.Reader, ca
 			written = names
 			if err := h.WriteKubeconfig(names); err != nil {
 				log.Error(err, "write kubeconfig")
-				written = nil // the next event tries again
+				written = nil // the next event retries it
 			}
 		}
 		rest.Reset(10 * time.Since(start))

@@ -1,7 +1,8 @@
-// Package sqlite opens the SQLite databases that the hub keeps in its data directory: one connection that writes and
-// several that read, the same pragmas, steps from an older schema to the present one, and errors that say what to do.
+// Package sqlite opens the SQLite databases in the hub's data directory. A database has one
+// connection for writes and several for reads, with the same pragmas. The package migrates
+// older schemas, and classifies errors by what the caller can do.
 //
-// The VFS is unix-excl. It keeps the index of the write-ahead log in memory instead of a mapped file beside the
-// database, because a mapped file that somebody truncates ends the process with SIGBUS. One process at a time can
-// therefore open a database.
+// The VFS is unix-excl. It keeps the index of the write-ahead log in memory, not in a mapped
+// file beside the database: if that file were truncated, the process would end with SIGBUS.
+// Only one process at a time can therefore open a database.
 package sqlite

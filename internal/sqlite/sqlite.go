@@ -14,34 +14,38 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// Errors that callers tell apart. Every other error means that the file cannot be used at present.
+// Errors for errors.Is. Any other error means that the file cannot be used at present.
 var (
-	// ErrDamaged: the file is no database, or a part of it cannot be read. What can still be read of it is not to be relied on.
+	// ErrDamaged: the file is no database, or a part of it cannot be read. The readable parts
+	// are not reliable.
 	ErrDamaged = errors.New("database is damaged")
-	// ErrFull: there is no room for a write. What was written before is intact, and the same write can be tried again.
+	// ErrFull: there is no space for a write. Data that was written before is intact, and the
+	// write can be retried.
 	ErrFull = errors.New("no space left for the database")
-	// ErrLocked: another process, or another connection, holds the database longer than was waited for.
+	// ErrLocked: another process or connection held the database for longer than the timeout.
 	ErrLocked = errors.New("database is locked")
 	// ErrNewer: the database was written by a newer version.
 	ErrNewer = errors.New("database of a newer version")
-	// ErrRefused: the database refused a statement or one of its values; to try it again does not help.
+	// ErrRefused: the database refused a statement or one of its values. A retry does not help.
 	ErrRefused = errors.New("database refused the statement")
 )
 
-// readers is how many queries run at once.
+// readers is the number of concurrent queries.
 const readers = 4
 
-// DB is an open database. Write is one connection, whose transactions are immediate; Read is several, which see each
-// transaction whole or not at all. Methods of both return errors of the driver: see Classify.
+// DB is an open database. Write has one connection with immediate transactions. Read has
+// several connections, which see a transaction completely or not at all. The methods of both
+// return the driver's errors, see Classify.
 type DB struct {
 	Write, Read *sql.DB
 
 	path string
-	info fs.FileInfo // of the file when it was last looked at
+	info fs.FileInfo // of the file at the last Check
 }
 
-// Open opens or creates the file, with mode 0600, and runs the steps that it has not seen. The file's user_version
-// counts those that ran: a released step is never edited, only followed by another.
+// Open opens or creates the file, with mode 0600, and runs the migration steps that have not
+// run yet. The file's user_version is the number of steps that ran. Therefore a released step
+// is never edited; a change is another step.
 func Open(ctx context.Context, path string, steps []string) (_ *DB, err error) {
 	db, err := open(ctx, path, steps)
 	if err != nil {
@@ -73,8 +77,9 @@ func open(ctx context.Context, path string, steps []string) (_ *DB, err error) {
 	return db, nil
 }
 
-// private gives the file the right mode before SQLite opens it, for its journal gets the same. A file that exists is
-// not opened here: closing it would release the locks that this process may have on it.
+// private sets the mode of the file before SQLite opens it, because the journal gets the same
+// mode. An existing file is not opened here: closing it would release the locks that this
+// process may have on it.
 func private(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -86,7 +91,7 @@ func private(path string) error {
 	return f.Close()
 }
 
-// dsn names the database with the pragmas of each of its connections.
+// dsn returns the data source name of the database, with the pragmas of each connection.
 func dsn(path string, pragmas ...string) string {
 	q := url.Values{
 		"vfs":     {"unix-excl"},
@@ -95,7 +100,7 @@ func dsn(path string, pragmas ...string) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
 
-// migrate runs the steps that the database has not seen.
+// migrate runs the steps that have not run on the database.
 func migrate(ctx context.Context, db *sql.DB, steps []string) error {
 	var version int
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
@@ -117,18 +122,20 @@ func migrateOne(ctx context.Context, db *sql.DB, version int, script string) err
 		if _, err := tx.ExecContext(ctx, script); err != nil {
 			return err
 		}
-		// A pragma takes no parameters.
+		// PRAGMA accepts no parameters.
 		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version))
 		return err
 	})
 }
 
-// Transact runs f in a transaction that writes, and undoes it if f fails. Its error is classified.
+// Transact runs f in a transaction for writes, and rolls it back if f fails. Its error is
+// classified.
 func (db *DB) Transact(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return Classify(transact(ctx, db.Write, f))
 }
 
-// View runs f in a transaction that reads: it sees one state of the database. Its error is classified.
+// View runs f in a transaction for reads, which sees one state of the database. Its error is
+// classified.
 func (db *DB) View(ctx context.Context, f func(tx *sql.Tx) error) error {
 	return Classify(transact(ctx, db.Read, f))
 }
@@ -144,7 +151,7 @@ func transact(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// rollback ends a transaction that failed. SQLite has often ended it by then, which is no error.
+// rollback ends a failed transaction. SQLite has often ended it already, which is no error.
 func rollback(tx *sql.Tx) error {
 	err := tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) || code(err) == sqlite3.SQLITE_ERROR {
@@ -153,8 +160,9 @@ func rollback(tx *sql.Tx) error {
 	return err
 }
 
-// Check looks at the file: removed, replaced or cut short, it is damaged, although SQLite goes on with what it has in
-// memory until it misses a part. Only one goroutine at a time may call it.
+// Check returns ErrDamaged if the file was removed, replaced or truncated since the last Check.
+// SQLite itself continues with the data in memory until it needs a missing part. Check is not
+// safe for concurrent use.
 func (db *DB) Check() error {
 	info, err := os.Stat(db.path)
 	switch {
@@ -174,8 +182,9 @@ func (db *DB) Check() error {
 // Close closes the database.
 func (db *DB) Close() error { return errors.Join(db.Read.Close(), db.Write.Close()) }
 
-// SetAside renames the file and its journal to PATH.damaged-TIME and returns that name. The database must be closed:
-// SQLite removes the journal by its name when it closes one.
+// SetAside renames the file and its journal to PATH.damaged-TIME and returns that path. The
+// database must be closed, because SQLite removes the journal by name when it closes a
+// database.
 func SetAside(path string, now time.Time) (string, error) {
 	aside := path + ".damaged-" + now.UTC().Format("20060102T150405Z")
 	for n := 2; exists(aside); n++ {
@@ -194,7 +203,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Classify makes errors that callers tell apart out of the driver's. The others it returns as they are.
+// Classify wraps errors of the driver in the errors above. It returns all others unchanged.
 func Classify(err error) error {
 	kind := kindOf(err)
 	if kind == nil || errors.Is(err, kind) {
@@ -218,7 +227,7 @@ func kindOf(err error) error {
 	}
 }
 
-// code is the primary result code of an error of SQLite; 0 for other errors.
+// code returns the primary result code of an error of SQLite; 0 for other errors.
 func code(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff

@@ -13,7 +13,8 @@ import (
 	"orrery.dev/orrery/internal/member"
 )
 
-// clusters are the Clusters that the hub has, by name. Those that no API server is behind yet have false.
+// clusters holds the names of the hub's Clusters. The value is false while a Cluster has no API
+// server yet.
 type clusters struct {
 	synced toolscache.InformerSynced
 
@@ -21,7 +22,8 @@ type clusters struct {
 	built map[string]bool
 }
 
-// watchClusters follows the hub's Clusters and calls changed after each that comes, goes, or is built.
+// watchClusters follows the hub's Clusters and calls changed for each that comes, goes, or gets
+// its API server.
 func watchClusters(ctx context.Context, informers cache.Informers, changed func(cluster string)) (*clusters, error) {
 	c := &clusters{built: map[string]bool{}}
 	convert := func(o any) *clusterv1alpha1.Cluster {
@@ -56,7 +58,7 @@ func (c *clusters) set(before, after *clusterv1alpha1.Cluster) (news bool) {
 	return !known || was != is
 }
 
-// left is true when the hub knows no such cluster.
+// left reports whether the hub has no such Cluster.
 func (c *clusters) left(name string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -64,7 +66,8 @@ func (c *clusters) left(name string) bool {
 	return !known
 }
 
-// joins is true of a cluster that becomes a member, if it is none: the registry tells when.
+// joins reports whether a cluster that is not a member yet becomes one. The registry reports
+// when.
 func (c *clusters) joins(name string) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

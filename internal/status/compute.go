@@ -26,18 +26,18 @@ import (
 )
 
 const (
-	maxItems            = 100  // clusters that aggregatedStatus speaks of
+	maxItems            = 100  // clusters in aggregatedStatus
 	maxItemMessage      = 1024 // the schema's limit of appliedMessage
-	maxScheduledMessage = 1024 // it speaks of clusters that were not chosen
+	maxScheduledMessage = 1024 // the message names clusters that were not chosen
 	maxConditionMessage = 512
-	maxNamed            = 5 // clusters that a message speaks of
+	maxNamed            = 5 // clusters that a message names
 )
 
-// contact says what is known of a cluster's answering.
+// contact says whether a cluster answers.
 type contact int
 
 const (
-	unsure contact = iota // not asked yet
+	unsure contact = iota // not probed yet
 	answers
 	lost
 )
@@ -45,54 +45,57 @@ const (
 // view is what is known of a binding in one cluster.
 type view struct {
 	cluster string
-	id      string // of the cluster, see member.ID; "": it does not answer
+	id      string // the ID of the cluster, see member.ID; "": it does not answer
 	placed  bool   // the binding names the cluster
-	leaving bool   // it does not, and what is there is to stay until it is available elsewhere
+	// leaving is true if the binding does not name the cluster, and the copy stays until as much
+	// is available elsewhere.
+	leaving bool
 	contact contact
 	result  *apply.Result     // nil: not known
 	listed  bool              // the mirror knows every object of the type
 	object  *mirror.Object    // nil: there is none, or it is not known
-	ended   *mirror.Object    // a copy that is gone, as it was in the end; nil: none was seen to go
-	run     *workv1alpha2.Run // what the binding is to say of the work there; nil: nothing
-	contest apply.Contest     // what puts the copy into another state again and again
+	ended   *mirror.Object    // the last state of a copy that is gone; nil: none was seen
+	run     *workv1alpha2.Run // the new record of the work there; nil: none
+	contest apply.Contest     // why the copy is contested
 
-	// recorded is what is known of a cluster from before this process started; nil: nothing.
+	// recorded is what was known of the cluster before this process started; nil: nothing.
 	recorded *workv1alpha2.AggregatedStatusItem
 }
 
-// subject is the template that a status is to speak of, as it is now.
+// subject is the current template of a status.
 type subject struct {
-	version    string // see template.Version; empty: not known
+	version    string // see template.Version; "": not known
 	generation int64  // 0 for kinds without
-	observed   int64  // the observedGeneration that its status has
+	observed   int64  // observedGeneration in its status
 	nodePorts  map[string]int64
-	// deletion says for what the template's deletion waits; empty: it is not deleted, or waits for
-	// nothing. waitReason is the reason of the condition.
+	// deletion says what the deletion of the template waits for; "": the template is not deleted,
+	// or waits for nothing. waitReason is the reason of the condition.
 	deletion, waitReason string
-	edited               bool // this process has seen another version of it
-	isNew                bool // this process has not watched long enough to know that a copy is not contested
+	edited               bool // this process has seen another version of the template
+	// isNew is true if this process has not watched long enough to know that no copy is contested.
+	isNew bool
 }
 
-// applied says whether a cluster has the manifest as it is to be now.
+// applied says whether a cluster has the manifest that is wanted now.
 type applied int
 
 const (
-	unknown applied = iota // what was written before stays
+	unknown applied = iota // the earlier status stays
 	yes
-	no          // for the reason that the cluster's result gives
+	no          // for the reason in the result of the cluster
 	unreachable // the cluster cannot be asked
-	waiting     // it has not answered for this version yet
+	waiting     // the cluster has not answered for this version yet
 )
 
-// standing is what is known of a cluster, judged.
+// The state of a binding in a cluster, with the conclusions for its status.
 type standing struct {
 	view
 	applied applied
 	item    workv1alpha2.AggregatedStatusItem
 }
 
-// current is true when the cluster's object, too, is the one that is wanted now, as far as that
-// is known: what was applied is still there while the cluster cannot say otherwise.
+// current reports whether the object in the cluster, too, is the one that is wanted now. What
+// was applied counts as present until the cluster shows otherwise.
 func (s standing) current() bool {
 	switch {
 	case s.applied != yes:
@@ -106,7 +109,7 @@ func (s standing) current() bool {
 	}
 }
 
-// judge says how a binding stands in each cluster, in the order of their names.
+// judge returns the state of a binding in each cluster, sorted by cluster.
 func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standing, error) {
 	standings := make([]standing, 0, len(views))
 	alone := len(b.Spec.Clusters) == 1
@@ -123,8 +126,8 @@ func judge(b *workv1alpha2.ResourceBinding, of subject, views []view) ([]standin
 	return standings, nil
 }
 
-// judgeApplied judges one cluster. Only a result about the template, the binding and the
-// manifest as they are now is an answer.
+// judgeApplied judges one cluster. Only a result for the current template, binding and manifest
+// counts.
 func judgeApplied(b *workv1alpha2.ResourceBinding, of subject, v view) applied {
 	r := v.result
 	switch {
@@ -148,9 +151,10 @@ func judgeApplied(b *workv1alpha2.ResourceBinding, of subject, v view) applied {
 	return waiting
 }
 
-// stands is true when what an earlier process wrote may still speak of the template as it is
-// now. That can be told by its generation. Where it has none, an edit while no process ran
-// would not be noticed: what cannot be asked for then is unknown.
+// stands reports whether the status that an earlier process wrote may still hold for the
+// current template. The generation of the template shows that. For a template without
+// generations, an edit while no process ran would go unnoticed. So the status does not hold
+// then for a cluster that cannot be asked.
 func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 	w := meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionFullyApplied)
 	if w == nil || w.ObservedGeneration != b.Generation || of.edited {
@@ -159,7 +163,7 @@ func stands(b *workv1alpha2.ResourceBinding, of subject, c contact) bool {
 	return of.version == "" || b.Spec.Resource.Generation == of.generation && (of.generation != 0 || c != lost)
 }
 
-// compute returns the status that a binding shall have. What is not known stays.
+// compute returns the new status of a binding. Parts that are not known stay.
 func compute(
 	b *workv1alpha2.ResourceBinding, of subject, outcome *placement.Outcome, standings []standing, runs []workv1alpha2.Run, now time.Time,
 ) workv1alpha2.BindingStatus {
@@ -176,7 +180,8 @@ func compute(
 		status.Counts = &c
 	}
 	if of.version != "" && len(of.nodePorts) == 0 {
-		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionHubNodePorts) // it is of another type by now
+		// The Service has another type now.
+		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionHubNodePorts)
 	}
 	if of.version != "" && of.deletion == "" {
 		meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits)
@@ -195,8 +200,8 @@ func compute(
 	return status
 }
 
-// items are what the status says of single clusters: first of those that are to hold nothing
-// any more, for nothing else remembers them, then of those that need a look.
+// items returns the entries of single clusters: first of those that are to hold no copy any
+// more, as only the entries remember them, then of those that are not applied and healthy.
 func items(standings []standing) []workv1alpha2.AggregatedStatusItem {
 	rank := func(s standing) int {
 		switch {
@@ -216,7 +221,7 @@ func items(standings []standing) []workv1alpha2.AggregatedStatusItem {
 	return items
 }
 
-// counts sums up the clusters; not ok: not known well enough to change what is written.
+// counts counts the clusters. ok is false if too little is known to change the status.
 func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
 	for _, s := range standings {
 		if s.applied == unknown && s.recorded == nil {
@@ -237,7 +242,8 @@ func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
 	return c, true
 }
 
-// item is what the status says of one cluster: of the only one more than of one of several.
+// item returns the entry of one cluster. If it is the only cluster (alone), the entry has the
+// whole reflected status.
 func item(s standing, kind schema.GroupKind, alone bool) (workv1alpha2.AggregatedStatusItem, error) {
 	var recorded workv1alpha2.AggregatedStatusItem
 	if s.recorded != nil {
@@ -278,12 +284,12 @@ func item(s standing, kind schema.GroupKind, alone bool) (workv1alpha2.Aggregate
 	case s.rests():
 		return i, restingItem(&i, &s.view, kind)
 	case s.listed:
-		i.Health, i.Status = "", nil // it is not there
+		i.Health, i.Status = "", nil // the object is absent
 	}
 	return i, nil
 }
 
-// sameJSON compares two documents without regard for how they are written down.
+// sameJSON reports whether two documents are equal as JSON.
 func sameJSON(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -292,7 +298,7 @@ func sameJSON(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// precedence orders what may keep a binding from being applied, the most urgent first.
+// precedence lists the reasons why a binding is not applied, the most urgent first.
 var precedence = []string{
 	workv1alpha2.ReasonHubRestored,
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
@@ -300,7 +306,7 @@ var precedence = []string{
 	workv1alpha2.ReasonClusterUnreachable, workv1alpha2.ReasonApplying,
 }
 
-// fullyApplied sums up the results; nil: not known well enough to change what is written.
+// fullyApplied returns the condition FullyApplied; nil if too little is known to change it.
 func fullyApplied(standings []standing) *metav1.Condition {
 	c := &metav1.Condition{Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionFalse}
 	if len(standings) == 0 {
@@ -340,8 +346,8 @@ func fullyApplied(standings []standing) *metav1.Condition {
 	return c
 }
 
-// healthy sums up the objects' health; nil: not known well enough to change what is written.
-// A healthy object counts only if it is the one that is wanted now.
+// healthy returns the condition Healthy; nil if too little is known to change it. A healthy
+// object counts only if it is the one that is wanted now.
 func healthy(standings []standing) *metav1.Condition {
 	c := &metav1.Condition{Type: workv1alpha2.ConditionHealthy, Status: metav1.ConditionFalse}
 	if len(standings) == 0 {
@@ -386,8 +392,9 @@ func healthy(standings []standing) *metav1.Condition {
 	return c
 }
 
-// hubNodePorts says whether the clusters serve a Service of type NodePort at the node ports that it has on the hub; nil: that is not known, or
-// it is of another type. A cluster that cannot be asked is as it was last seen.
+// hubNodePorts returns the condition that says whether the clusters serve a Service of type
+// NodePort at its node ports on the hub; nil if that is not known, or the template is no such
+// Service. A cluster that cannot be asked counts as it was last seen.
 func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 	if len(of.nodePorts) == 0 {
 		return nil
@@ -405,7 +412,7 @@ func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 		if s.object != nil {
 			status = s.object.Status
 		} else if s.item.Status != nil && json.Unmarshal(s.item.Status.Raw, &status) != nil {
-			continue // not what this package wrote
+			continue // this package did not write it
 		}
 		is := interpreter.ReflectedNodePorts(status)
 		known = known || len(is) > 0
@@ -428,8 +435,8 @@ func hubNodePorts(of subject, standings []standing) *metav1.Condition {
 	}
 }
 
-// reported is what the template's own status is made from; not ok: too little is known to
-// change it.
+// reported returns the reports for the template's own status. ok is false if too little is
+// known to change that status.
 func reported(of subject, standings []standing) (reports []interpreter.Report, ok bool) {
 	for _, s := range standings {
 		switch {
@@ -445,13 +452,14 @@ func reported(of subject, standings []standing) (reports []interpreter.Report, o
 		if s.object != nil {
 			r.Status, r.Asked = s.object.Status, &s.object.Replicas
 		} else if s.item.Status != nil && json.Unmarshal(s.item.Status.Raw, &r.Status) != nil {
-			r.Status = nil // not what this package wrote
+			r.Status = nil // this package did not write it
 		}
 		if s.result != nil {
 			r.Current = s.current()
 			r.Observed = r.Current && interpreter.Observed(r.Status)
 		} else {
-			// An earlier process saw it applied. That may keep what it wrote, and advance nothing.
+			// An earlier process saw it applied. That keeps the status that it wrote, but advances
+			// nothing.
 			r.Current = s.applied == yes && of.observed == of.generation
 			r.Observed = r.Current
 		}
@@ -460,13 +468,13 @@ func reported(of subject, standings []standing) (reports []interpreter.Report, o
 	return reports, true
 }
 
-// set sets a condition; only a change of its status moves lastTransitionTime.
+// set sets a condition. Only a change of its status changes lastTransitionTime.
 func set(status *workv1alpha2.BindingStatus, c metav1.Condition, now time.Time) {
 	c.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 	meta.SetStatusCondition(&status.Conditions, c)
 }
 
-// listing joins the first of what is said of clusters and counts the others.
+// listing joins the first texts about clusters and counts the others.
 func listing(said []string, separator string) string {
 	more := ""
 	if len(said) > maxNamed {
@@ -476,7 +484,7 @@ func listing(said []string, separator string) string {
 	return cut(strings.Join(said, separator), maxConditionMessage-len(more)-100) + more
 }
 
-// cut shortens a text to at most n bytes without breaking a character.
+// cut shortens a text to at most n bytes without splitting a character.
 func cut(s string, n int) string {
 	const ellipsis = "…"
 	if len(s) <= n {

@@ -12,17 +12,20 @@ import (
 	"orrery.dev/orrery/internal/apply"
 )
 
-// waysOut ends the message of the condition Contested, by its reason.
+// waysOut has the end of the message of the condition Contested for each reason: what the user
+// can do.
 var waysOut = map[string]string{
 	workv1alpha2.ReasonFieldsChanged: "leave the field out of the template, or remove it for this cluster by an override policy; or have the other manager leave it alone",
 	workv1alpha2.ReasonCopyDeleted:   "the audit log of the cluster names who deletes it; stop that, or take the cluster out of the policy",
 	workv1alpha2.ReasonOtherHub:      "take the object out of the policy of one of the hubs",
 }
 
-// contestedPace is what the message of the condition Contested says of the pauses.
+// contestedPace is the part of the message of the condition Contested that describes the
+// pauses.
 const contestedPace = "; the hub waits longer each time, up to 5 minutes; "
 
-// contested is the condition of that name; nil where no copy is contested, as far as this process has seen. Of clusters with several reasons it has the most urgent.
+// contested returns the condition Contested; nil if this process has seen no contested copy.
+// Its reason is the most urgent one of all clusters.
 func contested(standings []standing) *metav1.Condition {
 	rank := []string{workv1alpha2.ReasonOtherHub, workv1alpha2.ReasonCopyDeleted, workv1alpha2.ReasonFieldsChanged}
 	var found []standing
@@ -48,7 +51,8 @@ func contested(standings []standing) *metav1.Condition {
 	}
 }
 
-// deletedAgain treats a copy as absent that something in its cluster deletes each time the hub creates it: the status does not follow each round.
+// deletedAgain treats a copy as absent that something in its cluster deletes each time the hub
+// creates it. So the status does not change each time.
 func (v *view) deletedAgain() {
 	if v.contest.Reason != workv1alpha2.ReasonCopyDeleted {
 		return
@@ -61,7 +65,8 @@ func (v *view) deletedAgain() {
 	}
 }
 
-// watched is the time until this process has watched long enough to know that no copy of a binding is contested that an earlier one saw; 0: it has, or it need not.
+// watched returns the time until this process has watched long enough to know that no copy is
+// contested any more that an earlier process reported; 0 if it has, or there is no such report.
 func (w *writer) watched(b *workv1alpha2.ResourceBinding) time.Duration {
 	if meta.FindStatusCondition(b.Status.Conditions, workv1alpha2.ConditionContested) == nil {
 		return 0

@@ -12,21 +12,22 @@ import (
 	"orrery.dev/orrery/internal/binding"
 )
 
-// maxNote is the API server's limit of an event's text.
+// maxNote is the API server's limit for the text of an event.
 const maxNote = 1024
 
-// events are written on a hub for its users to see.
+// events records events on the hub.
 type events interface {
 	Eventf(regarding, related runtime.Object, eventtype, reason, action, note string, args ...any)
 }
 
-// failures are the reasons for which a user has to do something.
+// failures are the reasons of FullyApplied for which a user has to do something.
 var failures = []string{
 	workv1alpha2.ReasonConflict, workv1alpha2.ReasonRejected, workv1alpha2.ReasonRenderFailed, workv1alpha2.ReasonPodSecurity,
 	workv1alpha2.ReasonMutated, workv1alpha2.ReasonRunUnknown, workv1alpha2.ReasonAPINotServed, workv1alpha2.ReasonListFails,
 }
 
-// news are the conditions of a status that failed, or began to wait for somebody, since another one was written.
+// news returns the conditions of a status that failed, or began to wait, since the status
+// before.
 func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 	var failed []metav1.Condition
 	for _, c := range after.Conditions {
@@ -49,7 +50,7 @@ func news(before, after workv1alpha2.BindingStatus) []metav1.Condition {
 	return failed
 }
 
-// tell writes what is news as events, of the binding and of its template: that is where people
+// tell records the new conditions as events of the binding and of its template, where users
 // look first.
 func (w *writer) tell(b *workv1alpha2.ResourceBinding, status workv1alpha2.BindingStatus) {
 	for _, c := range news(b.Status, status) {

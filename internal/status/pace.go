@@ -10,48 +10,49 @@ import (
 )
 
 const (
-	// settle is how long changes are collected before they are written, so that the
-	// answers of all clusters become one write.
+	// settle is how long changes are collected before they are written, so that the answers of all
+	// clusters become one write.
 	settle = 100 * time.Millisecond
-	// patience is how much longer a version that nothing is written of yet waits for clusters
-	// that have not answered.
+	// patience is how much longer the first write for a version waits for clusters that have not
+	// answered.
 	patience = 500 * time.Millisecond
-	// pace is the least time between two writes of one binding: rollouts change quickly.
+	// pace is the minimal time between two writes of one binding, as rollouts change quickly.
 	pace = time.Second
-	// startPatience is how long after a start a status waits for the lists of clusters that answer, and startLook how
-	// often it looks, for lists are no events of a binding.
+	// startPatience is how long after a start a status waits for the lists of clusters that
+	// answer. startLook is the interval of these checks, as lists are no events of a binding.
 	startPatience = time.Minute
 	startLook     = 2 * time.Second
-	// removalPatience is how long a deleted binding may take to go without saying why.
+	// removalPatience is how long a deleted binding may take to go before its status says why it
+	// stays.
 	removalPatience = 3 * time.Second
 )
 
-// pacer says when a binding's status may be written. It remembers what this process has seen
-// of each binding.
+// pacer decides when the status of a binding may be written. It remembers what this process has
+// seen of each binding.
 type pacer struct {
 	mu   sync.Mutex
 	seen map[types.UID]history
 }
 
-// history of one binding in this process.
+// history is what this process has seen of one binding.
 type history struct {
 	version    version
-	edited     bool      // the template is not what it was when this process first saw it
-	since      time.Time // this version was first seen
+	edited     bool      // the template changed since this process first saw it
+	since      time.Time // when this version was first seen
 	written    time.Time
-	deletedFor time.Time // since when it is deleted
+	deletedFor time.Time // when it was first seen to be deleted
 }
 
-// version identifies what a status speaks of.
+// version identifies the state that a status describes.
 type version struct {
 	binding  int64
-	template string // see template.Version; empty: not known
+	template string // see template.Version; "": not known
 }
 
 func newPacer() *pacer { return &pacer{seen: map[types.UID]history{}} }
 
-// see takes note of a version. It says whether the template was edited since this process
-// first saw it: what an earlier process wrote is about the past then.
+// see records a version. edited reports whether the template was edited since this process
+// first saw it: the status of an earlier process is then about an earlier template.
 func (p *pacer) see(binding types.UID, v version) (edited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,8 +70,9 @@ func (p *pacer) see(binding types.UID, v version) (edited bool) {
 	return h.edited
 }
 
-// wait is how long a write is put off: for clusters that are about to answer for this version
-// for the first time, and to leave some time between two writes.
+// wait returns how long to delay a write: until the clusters have answered for this version, if
+// answersDue, and until pace has passed since the last write. It is 0 or less if the status may
+// be written now.
 func (p *pacer) wait(b *workv1alpha2.ResourceBinding, answersDue bool) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +83,7 @@ func (p *pacer) wait(b *workv1alpha2.ResourceBinding, answersDue bool) time.Dura
 	return time.Until(h.written.Add(pace))
 }
 
-// wrote takes note of a write.
+// wrote records a write.
 func (p *pacer) wrote(binding types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +92,8 @@ func (p *pacer) wrote(binding types.UID) {
 	p.seen[binding] = h
 }
 
-// removal is how much longer a deleted binding may take to go without saying why.
+// removal returns how much longer a deleted binding may take to go before its status says why
+// it stays.
 func (p *pacer) removal(binding types.UID) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

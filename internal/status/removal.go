@@ -8,11 +8,12 @@ import (
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 )
 
-// keptLength bounds what a condition repeats of why a cluster keeps a copy.
+// keptLength limits how much of the reason why a cluster keeps a copy is repeated in a
+// condition.
 const keptLength = 240
 
-// removal says which clusters keep a deleted binding of a generation from going, why, and the way
-// out; nil: it is about to go, or not known.
+// removal returns the condition that says which clusters delay the deletion of a binding, why,
+// and what the user can do; nil if no cluster is known to delay it.
 func removal(generation int64, views []view) *metav1.Condition {
 	var away, busy, reasons []string
 	for i := range views {
@@ -49,8 +50,8 @@ func removal(generation int64, views []view) *metav1.Condition {
 	return c
 }
 
-// keeps says why a copy of a deleted binding of a generation is not gone from a cluster that
-// answers, as the end of a text; empty: it is about to go.
+// keeps returns why a cluster that answers still has a copy of a deleted binding of a
+// generation, and why as the end of a text. Both are empty if the copy will be gone soon.
 func (v *view) keeps(generation int64) (reason, why string) {
 	r := v.result
 	if r == nil || r.Applied || r.Stale || r.Generation < generation || r.Message == "" {

@@ -19,11 +19,13 @@ import (
 	"orrery.dev/orrery/internal/mirror"
 )
 
-// maxRuns is the schema's limit of runs.
+// maxRuns is the limit of runs in the schema.
 const maxRuns = 5000
 
-// runs returns what a binding is to say of the work of its template in each cluster. What ended is kept here, where intent is, because neither the copy nor
-// what is known of it need be there tomorrow. sure says of which clusters it is known whether they are members. Where the template is not known, what is written stays.
+// runs returns the new record of the work of the template in each cluster. How work ended is
+// kept here, with the intent, as neither the copy nor the observations need to exist later.
+// sure reports whether it is known if a cluster is a member. If the template is not known, the
+// old record stays.
 func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, views []view, sure func(string) bool, now time.Time) []workv1alpha2.Run {
 	if template == nil {
 		return b.Status.Runs
@@ -45,7 +47,7 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 		_, placed := binding.Target(b, r.ClusterName)
 		v := byCluster[r.ClusterName]
 		if v != nil && !binding.RunsThere(r, v.id) {
-			placed, v = false, nil // what is there is in another cluster of the same name
+			placed, v = false, nil // the copy is in another cluster with the same name
 		}
 		if v != nil {
 			follow(r, v, uid, at)
@@ -81,7 +83,7 @@ func runs(b *workv1alpha2.ResourceBinding, template *unstructured.Unstructured, 
 	return known.Runs[:min(maxRuns, len(known.Runs))]
 }
 
-// follow brings what is said of a run up to what is seen of its copy.
+// follow updates a run to the observed state of its copy.
 func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	end := func(o *mirror.Object) {
 		if r.ClusterID == "" && r.CopyUID == "" {
@@ -98,13 +100,14 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 		r.Phase, r.Time = o.Ended, at
 		if r.Completions != nil {
 			r.Succeeded = new(interpreter.Succeeded(o.Status))
-			r.Completions = cmp.Or(o.Completions, r.Completions) // those of an Indexed Job may have followed its share
+			// The completions of an Indexed Job may have followed its share.
+			r.Completions = cmp.Or(o.Completions, r.Completions)
 		}
 	}
 	switch o := v.object; {
 	case o != nil && of(o, template) && o.UID != r.ReplacedUID && (o.UID == r.CopyUID || r.CopyUID == "" || !r.Phase.Ended()):
 		if r.Removed && v.placed && !o.Deleting {
-			r.Removed = false // it never went
+			r.Removed = false // the copy was never removed
 		}
 		end(o)
 	case v.ended != nil && v.ended.Ended != "" && v.ended.UID != r.ReplacedUID && (v.ended.UID == r.CopyUID || r.CopyUID == ""):
@@ -112,9 +115,9 @@ func follow(r *workv1alpha2.Run, v *view, template types.UID, at metav1.Time) {
 	}
 }
 
-// count sets the completions of a divided Job that fell to a cluster where the mark does not say
-// it, such as that of an adopted copy. The copy says it. If the copy is gone and was Complete, its
-// last status does.
+// count sets the completions of a divided Job in a cluster if its run lacks them, as for an
+// adopted copy. They are those of the copy. If the copy is gone and was Complete, they are
+// those of its last status.
 func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
 	if !divided || r.Phase == workv1alpha2.RunSkipped || r.Phase == workv1alpha2.RunRefused {
 		return
@@ -135,8 +138,9 @@ func count(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divide
 	}
 }
 
-// leave notes how much of the work of a Job succeeded in a cluster that it leaves. Where no status was seen and the cluster is yet to be
-// looked at, the number is unknown, and not 0.
+// leave records how many completions of a Job succeeded in a cluster that the Job leaves. If no
+// status was seen and the cluster has not been listed yet, the number stays unknown instead of
+// 0.
 func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divided bool) {
 	if r.Completions == nil && !divided || r.Phase.Ended() {
 		return
@@ -158,13 +162,14 @@ func leave(r *workv1alpha2.Run, b *workv1alpha2.ResourceBinding, v *view, divide
 	}
 }
 
-// of is true of a copy of the template of that UID.
+// of reports whether an object is a copy of the template with this UID.
 func of(o *mirror.Object, template types.UID) bool {
 	source, err := mark.Parse(o.Source)
 	return err == nil && source.Template == template
 }
 
-// followed is the request to run again that clusters have followed already.
+// followed returns the current request to run again if a cluster has already followed it; else
+// "".
 func followed(runs []workv1alpha2.Run, template *unstructured.Unstructured) string {
 	asked := template.GetAnnotations()[workv1alpha2.RerunAnnotation]
 	for i := range runs {
@@ -175,15 +180,17 @@ func followed(runs []workv1alpha2.Run, template *unstructured.Unstructured) stri
 	return ""
 }
 
-// rests is true of a cluster in which the work has ended, or is not to be done, and nothing is left of it.
+// rests reports whether the work in the cluster has ended, or is not to be done, and no copy is
+// left.
 func (v *view) rests() bool {
 	return v.object == nil && v.listed && v.run != nil && v.run.Phase.Ended()
 }
 
-// skipped is true of a cluster in which the work is not to be done: the template had ended when it was added.
+// skipped reports whether the work is not to be done in the cluster, because the template had
+// ended when the cluster was added.
 func (v *view) skipped() bool { return v.rests() && v.run.Phase == workv1alpha2.RunSkipped }
 
-// restingItem is what the status says of a cluster that rests.
+// restingItem sets the entry of a cluster whose work rests.
 func restingItem(i *workv1alpha2.AggregatedStatusItem, v *view, kind schema.GroupKind) error {
 	i.Health = workv1alpha2.ResourceHealthy
 	if v.run.Phase == workv1alpha2.RunFailed {

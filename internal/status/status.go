@@ -1,7 +1,7 @@
-// Package status is the only writer of the bindings' status, but for work that begins, which apply
-// writes down before it is done, and of the templates' own. It
-// writes what changed and nothing else: what is not known, because this process has just
-// started or a cluster does not answer, stays as it was written before.
+// Package status writes the status of bindings, and of templates. It is the only writer of
+// both, except that apply records work in a binding before the work begins. It writes only what
+// changed. What is not known, because this process has just started or a cluster does not
+// answer, stays as it was written before.
 package status
 
 import (
@@ -28,23 +28,24 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// Options are what the statuses are made from.
+// Options are the dependencies of the status writer.
 type Options struct {
 	Bindings  *binding.Cache
-	Placement *placement.Controller // verdicts
+	Placement *placement.Controller // decisions
 	Applier   *apply.Applier        // results
 	Mirror    *mirror.Mirror        // observations
 	Registry  *member.Registry      // reachability
-	Templates *template.Cache       // whose status is written
-	// Recorded is what is known of a cluster that the binding's own status, which speaks of the
-	// first 100, leaves out, and that did not answer this process yet. Without it that is nothing.
+	Templates *template.Cache       // the templates whose status is written
+	// Recorded returns what is known of a cluster that has not answered this process yet and is
+	// not in the status of the binding, which lists only the first 100. If Recorded is nil,
+	// nothing is known of such clusters.
 	Recorded func(binding types.UID, cluster string) (applied bool, health workv1alpha2.ResourceHealth, ok bool)
 }
 
 const (
-	// workers is how many bindings are written at once.
+	// workers is the number of bindings that are written at once.
 	workers = 8
-	// firstRetry and lastRetry bound the time until a failed write is tried again.
+	// firstRetry and lastRetry bound the delay before a failed write is repeated.
 	firstRetry, lastRetry = 500 * time.Millisecond, 2 * time.Minute
 )
 
@@ -109,13 +110,13 @@ func Add(mgr ctrl.Manager, o Options) error {
 	return w.add(mgr)
 }
 
-// add adds a writer that knows where everything comes from to the manager.
+// add adds a writer with its dependencies to the manager.
 func (w *writer) add(mgr ctrl.Manager) error {
 	w.pacer = newPacer()
 	w.queue = queue.New(workers, firstRetry, lastRetry, w.do)
 	w.subscribe()
 	var err error
-	ctx := context.Background() // the manager has not started: nothing is waited for
+	ctx := context.Background() // the manager has not started, so nothing here waits
 	if w.clusters, err = watchClusters(ctx, mgr.GetCache(), w.clusterChanged); err != nil {
 		return err
 	}
@@ -134,14 +135,14 @@ func (w *writer) start(ctx context.Context) error {
 	return nil
 }
 
-// clusterChanged has the status of all bindings in a cluster computed again.
+// clusterChanged computes the status of all bindings in a cluster again.
 func (w *writer) clusterChanged(cluster string) {
 	for _, name := range w.bindings.In(cluster) {
 		w.changed(name)
 	}
 }
 
-// subscribe has whatever changes a status make it be computed.
+// subscribe subscribes to everything that can change a status.
 func (w *writer) subscribe() {
 	w.bindings.Subscribe(func(before, after *workv1alpha2.ResourceBinding) {
 		if after != nil {
@@ -165,5 +166,5 @@ func (w *writer) subscribe() {
 	})
 }
 
-// changed has a binding's status computed again shortly.
+// changed computes the status of a binding again after settle.
 func (w *writer) changed(binding types.NamespacedName) { w.queue.AddAfter(binding, settle) }

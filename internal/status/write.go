@@ -29,7 +29,7 @@ import (
 	"orrery.dev/orrery/internal/template"
 )
 
-// do brings the status of a binding and of its template up to date.
+// do updates the status of a binding and of its template.
 func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	b, ok := w.bindings.Get(name)
 	if !ok {
@@ -37,7 +37,7 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	}
 	if b.DeletionTimestamp.IsZero() {
 		if w.asking(b) {
-			return queue.Next{} // whether each answers will be an event
+			return queue.Next{} // an event reports whether each answers
 		}
 		if w.listing(b) {
 			return queue.Next{After: startLook}
@@ -51,14 +51,15 @@ func (w *writer) do(ctx context.Context, name types.NamespacedName) queue.Next {
 	case ctx.Err() != nil || apierrors.IsNotFound(err):
 		return queue.Next{}
 	case apierrors.IsConflict(err):
-		return queue.Next{After: settle} // the caches are about to know the newer one
+		return queue.Next{After: settle} // the caches will have the newer version soon
 	default:
 		log.Error(err, "write status")
 		return queue.Next{Backoff: true}
 	}
 }
 
-// write returns when to look again without an event, 0 for not at all.
+// write updates the status. next is the delay before the next call without an event; 0: none is
+// needed.
 func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (next time.Duration, err error) {
 	views := w.views(b)
 	if !b.DeletionTimestamp.IsZero() {
@@ -83,7 +84,8 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	for i := range views {
 		views[i].run = binding.RunIn(marks, b.Spec.Resource.UID, views[i].cluster)
 		if r := views[i].run; r != nil && o != nil && !binding.RunsThere(r, views[i].id) && interpreter.RunPhase(o) == "" {
-			views[i].run = nil // of another cluster of the same name: this one is about to begin
+			// The run is that of another cluster with the same name. The work will begin in this one.
+			views[i].run = nil
 		}
 	}
 	standings, err := judge(b, of, views)
@@ -108,7 +110,7 @@ func (w *writer) write(ctx context.Context, b *workv1alpha2.ResourceBinding) (ne
 	return watching, nil
 }
 
-// template is the binding's template; nil where it is not known, or is another object.
+// template returns the template of the binding; nil if it is not known, or is another object.
 func (w *writer) template(b *workv1alpha2.ResourceBinding) *unstructured.Unstructured {
 	o, state := w.templates.Get(binding.Kind(b), b.Namespace, b.Spec.Resource.Name)
 	if state != presence.Present || b.Spec.Resource.UID != "" && o.GetUID() != b.Spec.Resource.UID {
@@ -121,7 +123,8 @@ func subjectOf(o *unstructured.Unstructured) subject {
 	if o == nil {
 		return subject{}
 	}
-	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration") // of another type: none
+	// 0 if it has another type.
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	s := subject{version: template.Version(o), generation: o.GetGeneration(), observed: observed, nodePorts: interpreter.NodePorts(o)}
 	if len(placement.DeletionWaitsFor(o)) > 0 {
 		s.deletion, s.waitReason = placement.DeletionWaits(o), workv1alpha2.ReasonFinalizersRemain
@@ -129,14 +132,15 @@ func subjectOf(o *unstructured.Unstructured) subject {
 	return s
 }
 
-// writeRemoval says of a deleted binding what it waits for.
+// writeRemoval writes into the status of a deleted binding what the deletion waits for.
 func (w *writer) writeRemoval(ctx context.Context, b *workv1alpha2.ResourceBinding, views []view) error {
 	c := removal(b.Generation, views)
 	if c == nil {
 		return nil
 	}
 	status := *b.Status.DeepCopy()
-	meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits) // the template is gone
+	// The template is gone.
+	meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionDeletionWaits)
 	meta.RemoveStatusCondition(&status.Conditions, workv1alpha2.ConditionContested)
 	c.ObservedGeneration = b.Generation
 	if set(&status, *c, time.Now()); equality.Semantic.DeepEqual(status, b.Status) {
@@ -157,8 +161,8 @@ func (w *writer) writeBinding(ctx context.Context, b *workv1alpha2.ResourceBindi
 	return nil
 }
 
-// writeTemplate writes the template's own status, made from those of its copies, if its kind
-// has one.
+// writeTemplate writes the template's own status, aggregated from those of its copies, if its
+// kind has one.
 func (w *writer) writeTemplate(
 	ctx context.Context, b *workv1alpha2.ResourceBinding, o *unstructured.Unstructured, of subject, standings []standing,
 ) error {
@@ -170,8 +174,8 @@ func (w *writer) writeTemplate(
 	if !ok || interpreter.Equal(wanted, o.Object["status"]) {
 		return nil
 	}
-	// The whole status, of the version that it was made for: one that is older than what the
-	// hub has might take back what was written.
+	// The whole status is written, for the version of the template that it was computed for. A
+	// status that is computed from an older template could undo an earlier write.
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "test", "path": "/metadata/uid", "value": o.GetUID()},
 		{"op": "replace", "path": "/metadata/resourceVersion", "value": o.GetResourceVersion()},
@@ -186,10 +190,10 @@ func (w *writer) writeTemplate(
 	target.SetName(o.GetName())
 	err = w.hub.Status().Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(workv1alpha2.FieldManager))
 	switch {
-	case apierrors.IsNotFound(err): // it is gone, or its kind has no status of its own
+	case apierrors.IsNotFound(err): // it is gone, or its kind has no status subresource
 	case apierrors.IsInvalid(err):
-		// The hub holds a status to rules that several clusters' need not obey together, such
-		// as those of a pod that was made anew. The binding says how it is.
+		// The hub enforces rules for a status that those of several clusters may break together, such
+		// as that of a pod that was created again. The binding has the true status.
 		logr.FromContextOrDiscard(ctx).Info("the hub refuses the status of the template",
 			"template", binding.TemplateOf(b).String(), "reason", err.Error())
 	case err != nil:
@@ -198,7 +202,7 @@ func (w *writer) writeTemplate(
 	return nil
 }
 
-// placing says how the replicas of a binding are placed.
+// placing describes how the replicas of a binding are placed.
 func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
 	if !binding.Divided(b) {
 		return interpreter.Placing{Duplicated: b.Spec.ReplicaSchedulingType == policyv1alpha1.Duplicated}
@@ -215,11 +219,11 @@ func placing(b *workv1alpha2.ResourceBinding) interpreter.Placing {
 	return interpreter.Placing{Missing: max(0, missing)}
 }
 
-// views is what is known of a binding in each cluster that it names, and in those that
-// may still hold something of it. A deleted binding is placed nowhere.
+// views returns what is known of a binding in each cluster that it names, and in those that may
+// still hold a copy. A deleted binding is placed nowhere.
 func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
-	// What vouches for the objects is asked before them: a list that ends, or a copy that is applied,
-	// in between must not make an object that was read too early one that is not there.
+	// Results and lists are read before the objects. A list that completes, or a copy that is
+	// applied, in between must not make an object that was read too early count as absent.
 	clusters := binding.Clusters(b)
 	results, listed := map[string]apply.Result{}, map[string]bool{}
 	for cluster := range clusters {
@@ -274,7 +278,8 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 			v.ended = &o
 		}
 		r, ok := results[cluster]
-		if _, asked := listed[cluster]; !asked { // it is known by what it holds
+		// The binding does not name the cluster, which is known by the copy in it.
+		if _, asked := listed[cluster]; !asked {
 			r, ok = w.applier.Result(b.UID, cluster)
 		}
 		if ok {
@@ -285,7 +290,7 @@ func (w *writer) views(b *workv1alpha2.ResourceBinding) []view {
 	return views
 }
 
-// listed is true when the mirror knows every object of a kind that a cluster has.
+// listed reports whether the mirror knows every object of a kind in a cluster.
 func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	m, joined := w.registry.Member(cluster)
 	if !joined {
@@ -301,14 +306,14 @@ func (w *writer) listed(cluster string, gvk schema.GroupVersionKind) bool {
 	}
 }
 
-// joined is true of a cluster that is a member.
+// joined reports whether a cluster is a member.
 func (w *writer) joined(cluster string) bool {
 	_, joined := w.registry.Member(cluster)
 	return joined
 }
 
-// asking is true while a cluster of the binding is being asked whether it answers, as all are after a start: what the status says
-// stays until that is known.
+// asking reports whether a cluster of the binding is still being probed, as all are after a
+// start. The status stays until the answer is known.
 func (w *writer) asking(b *workv1alpha2.ResourceBinding) bool {
 	return slices.ContainsFunc(b.Spec.Clusters, func(c workv1alpha2.TargetCluster) bool {
 		m, joined := w.registry.Member(c.Name)
@@ -319,8 +324,9 @@ func (w *writer) asking(b *workv1alpha2.ResourceBinding) bool {
 	})
 }
 
-// listing is true soon after a start while a cluster of the binding, which answers, is not listed: what the status says stays
-// until the clusters have been read, rather than being computed anew after each of them.
+// listing reports, soon after a start, whether a cluster of the binding that answers is not
+// listed yet. The status stays until the clusters have been read, instead of changing after
+// each of them.
 func (w *writer) listing(b *workv1alpha2.ResourceBinding) bool {
 	if time.Since(w.started) > startPatience {
 		return false
@@ -332,7 +338,7 @@ func (w *writer) listing(b *workv1alpha2.ResourceBinding) bool {
 	})
 }
 
-// contact says whether a cluster answers. Right after a start that is not known.
+// contact returns whether a cluster answers. Right after a start that is unsure.
 func (w *writer) contact(m *member.Member, cluster string) contact {
 	switch {
 	case m == nil && w.clusters.left(cluster):

@@ -8,29 +8,31 @@ import (
 	"strings"
 )
 
-// batch is a statement for many rows at once, prepared for several numbers of rows: parsing it each time would
-// cost as much as running it.
+// batch is a statement for many rows, prepared for several numbers of rows. Parsing it each time
+// would cost as much as running it.
 type batch struct {
 	dialect dialect
-	lengths []int // from the longest to 1; or anyLength alone
+	lengths []int // from the greatest to 1; or only anyLength
 	stmts   []*sql.Stmt
 }
 
-// anyLength is the length of a statement that takes any number of rows: each column is one parameter, a list.
+// anyLength is the length of a statement for any number of rows, with a list as the parameter of
+// each column.
 const anyLength = 0
 
-// mostBytes is about how much a statement may carry of several rows: databases refuse packets that are too large.
+// mostBytes is the approximate maximum size of a statement with several rows. Databases refuse
+// packets that are too large.
 const mostBytes = 1 << 20
 
-// batches are the statements of which every write is made.
+// batches are the statements of all writes.
 type batches struct {
 	find, recall, insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past, tally, dropTally, putProse, dropProse, recallProse, putWord, dropWord batch
 }
 
 var (
 	objectKey = []string{"type", "cluster", "namespace", "name"}
-	// objectColumns are those besides the key. The last ones do not change as a rule, and made never does: where one is set, its index is written, and in
-	// PostgreSQL every index.
+	// objectColumns are those besides the key. The last ones rarely change, and made never does.
+	// Setting one of them also writes its index, and in PostgreSQL every index.
 	objectColumns   = []string{"seq", "version", "kind", "uid", "rv", "labels", "note", "began", "since", "revisions", "terms", "prose", "created", "owner", "made"}
 	revisionColumns = []string{"id", "object", "began", "since", "until", "rv", "whole", "body"}
 	tallyKey        = []string{"type", "cluster", "namespace"}
@@ -78,7 +80,7 @@ func (d *database) prepareBatches(ctx context.Context) error {
 	for b, text := range texts {
 		b.dialect = d.dialect
 		for _, n := range d.dialect.lengths() {
-			if n > 1 && text(n) == text(1) { // it is of one row, whatever n
+			if n > 1 && text(n) == text(1) { // the statement is always for one row
 				continue
 			}
 			b.lengths = append(b.lengths, n)
@@ -92,28 +94,28 @@ func (d *database) prepareBatches(ctx context.Context) error {
 	return nil
 }
 
-// inserted makes the text of a statement that inserts n rows.
+// inserted returns the text of a statement that inserts n rows.
 func (d *database) inserted(table string, columns []string) func(n int) string {
 	return func(n int) string {
 		return d.dialect.into() + table + " (" + strings.Join(columns, ", ") + ") " + d.dialect.rows(n, columns)
 	}
 }
 
-// replaced makes the text of a statement that puts n rows in the place of those with their keys, of which it changes the
-// columns: to set others, which are the same, would cost as much as to change them.
+// replaced returns the text of a statement that inserts n rows, or sets columns of those with the
+// same keys. Setting the other columns to equal values would cost as much as changing them.
 func (d *database) replaced(table, key string, same, columns []string) func(n int) string {
 	return func(n int) string {
 		return d.inserted(table, slices.Concat(same, columns))(n) + d.dialect.replace(key, columns)
 	}
 }
 
-// values is n rows of parameters.
+// values returns n rows of placeholders.
 func values(n int, columns []string) string {
 	row := "(" + strings.TrimSuffix(strings.Repeat("?, ", len(columns)), ", ") + ")"
 	return "VALUES " + strings.TrimSuffix(strings.Repeat(row+", ", n), ", ")
 }
 
-// keyed is the condition that a row has one of n keys.
+// keyed returns the condition that a row has one of n keys.
 func keyed(n int, key []string) string {
 	if len(key) == 1 {
 		return key[0] + " IN (" + strings.TrimSuffix(strings.Repeat("?, ", n), ", ") + ")"
@@ -122,7 +124,7 @@ func keyed(n int, key []string) string {
 	return strings.TrimSuffix(strings.Repeat(row+" OR ", n), " OR ")
 }
 
-// flat is the parameters of rows, one after another.
+// flat returns the parameters of rows, one after another.
 func flat(rows [][]any) []any {
 	args := make([]any, 0, len(rows)*len(rows[0]))
 	for _, row := range rows {
@@ -131,7 +133,8 @@ func flat(rows [][]any) []any {
 	return args
 }
 
-// run runs the statement for all rows in a transaction, and calls f with each row of an answer; f may be nil.
+// run runs the statement for all rows in a transaction, and calls f with each row of a result; f
+// may be nil.
 func (b *batch) run(ctx context.Context, tx *sql.Tx, rows [][]any, f func(*sql.Rows) error) error {
 	stmts := make([]*sql.Stmt, len(b.stmts))
 	for len(rows) > 0 {
@@ -154,7 +157,7 @@ func (b *batch) run(ctx context.Context, tx *sql.Tx, rows [][]any, f func(*sql.R
 	return nil
 }
 
-// query calls f for each row of an answer.
+// query calls f for each row of a result.
 func query(ctx context.Context, stmt *sql.Stmt, args []any, f func(*sql.Rows) error) error {
 	answer, err := stmt.QueryContext(ctx, args...)
 	if err != nil {
@@ -169,7 +172,7 @@ func query(ctx context.Context, stmt *sql.Stmt, args []any, f func(*sql.Rows) er
 	return answer.Err()
 }
 
-// fitting is which statement takes the next rows, and how many of them.
+// fitting returns the index of the statement for the next rows, and their number.
 func (b *batch) fitting(rows [][]any) (i, n int) {
 	bytes, most, bound := 0, 0, len(rows)
 	if b.lengths[0] != anyLength {

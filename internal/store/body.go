@@ -18,36 +18,37 @@ import (
 	"orrery.dev/orrery/internal/seal"
 )
 
-// A body is kept as JSON, in which fields are looked for, or packed: then its JSON is what may be searched of it. What is packed
-// says in its first byte how.
+// A body is stored as JSON, in which fields are searched, or packed. Then its JSON is only the
+// searchable part. The first byte of the packed form is its format.
 const (
-	// packedZstd: compressed, the JSON is null. Fields are looked for in what it decompresses to.
+	// packedZstd is compressed; the JSON is null. Fields are searched in the decompressed body.
 	packedZstd = 1
-	// packedSealed: compressed and encrypted, the JSON is the metadata.
+	// packedSealed is compressed and encrypted; the JSON is the metadata.
 	packedSealed = 2
-	// packedZlib: as packedZstd, as MySQL's COMPRESS would do it.
+	// packedZlib is like packedZstd, in the format of MySQL's COMPRESS.
 	packedZlib = 3
 )
 
-// packFrom is how long a body must be to be compressed, in bytes.
+// packFrom is the minimum size of compressed bodies, in bytes.
 const packFrom = 16 << 10
 
-// noJSON is the JSON of a body that is compressed.
+// noJSON is the JSON of a compressed body.
 const noJSON = "null"
 
-// secrets are the type whose bodies are sealed if they have more than metadata.
+// secrets is the type whose bodies are encrypted if they have more than metadata.
 var secrets = schema.GroupResource{Resource: "secrets"}
 
-// Errors of bodies, of which they say nothing: it may be a secret.
+// Errors of bodies. They do not contain the body, which may be a secret.
 var (
 	errNoJSON = errors.New("body is not JSON, or too deep")
 	errNoKey  = errors.New("there is no key to encrypt its data with")
 )
 
-// SealWith says with which keys the data of Secrets is kept from now on. Before that, Secrets that have more than metadata are refused.
+// SealWith sets the keys for the data of Secrets. Before the call, Secrets with more than
+// metadata are refused.
 func (s *Store) SealWith(k *seal.Keys) { s.sealing.Store(k) }
 
-// columns of a body, as they are stored.
+// body returns the columns of a body as stored.
 func (d *database) body(r *Row) ([]any, error) {
 	text, packed, err := d.pack(r)
 	if err != nil {
@@ -60,7 +61,7 @@ func (d *database) body(r *Row) ([]any, error) {
 	return append(columns, packed), err
 }
 
-// pack returns the JSON of a body, and what is packed of it; nil: nothing is.
+// pack returns the JSON of a body, and its packed form; nil: it is not packed.
 func (d *database) pack(r *Row) (text, packed []byte, err error) {
 	if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets {
 		metadata, more, err := onlyMetadata(r.Body)
@@ -93,10 +94,11 @@ func (d *database) pack(r *Row) (text, packed []byte, err error) {
 	return []byte(noJSON), packed, nil
 }
 
-// deepest is how deep JSON may be that every database reads.
+// deepest is a depth of JSON that every database can read.
 const deepest = 200
 
-// shallow says whether JSON is valid, and not so deep that a database could not read it: that is left to the database to judge.
+// shallow reports whether JSON is valid, and every database can read its depth. The database
+// itself rejects deeper JSON.
 func shallow(b []byte) bool {
 	if !json.Valid(b) {
 		return false
@@ -120,7 +122,7 @@ func shallow(b []byte) bool {
 	return true
 }
 
-// onlyMetadata is a body without what is beside its metadata, and whether there is anything.
+// onlyMetadata returns a body with its metadata only. more is true if it has other parts.
 func onlyMetadata(b []byte) (metadata []byte, more bool, err error) {
 	var whole, kept map[string]json.RawMessage
 	if json.Unmarshal(b, &whole) != nil {
@@ -138,7 +140,7 @@ func onlyMetadata(b []byte) (metadata []byte, more bool, err error) {
 	return metadata, len(kept) < len(whole), nil
 }
 
-// seal packs what is compressed.
+// seal encrypts compressed data.
 func (d *database) seal(compressed []byte, identity ...string) ([]byte, error) {
 	keys := d.sealing.Load()
 	if keys == nil {
@@ -151,25 +153,26 @@ func (d *database) seal(compressed []byte, identity ...string) ([]byte, error) {
 	return append([]byte{packedSealed}, sealed...), nil
 }
 
-// unseal is the reverse of seal.
+// unseal reverses seal.
 func (d *database) unseal(packed []byte, identity ...string) ([]byte, error) {
 	return d.sealing.Load().Open(packed[1:], identity...)
 }
 
 func sealed(packed []byte) bool { return len(packed) > 0 && packed[0] == packedSealed }
 
-// bodyIdentity is what a sealed body belongs to.
+// bodyIdentity identifies the owner of a sealed body.
 func bodyIdentity(r *Row) []string {
 	return []string{"body", r.Cluster, r.Group, r.Resource, r.Namespace, r.Name, string(r.UID)}
 }
 
-// revisionIdentity is what a sealed revision belongs to: a state of an object of a row's key.
+// revisionIdentity identifies the owner of a sealed revision: a state of an object with a row's
+// key.
 func revisionIdentity(r *Row, object, id int64) []string {
 	return []string{"revision", r.Cluster, r.Group, r.Resource, r.Namespace, r.Name, strconv.FormatInt(object, 10), strconv.FormatInt(id, 10)}
 }
 
-// unpack makes the body of a row, which is its JSON, what it was when it was written. Of one that is sealed and does not open the
-// metadata is left: the mirror reads it again.
+// unpack replaces the JSON in a row's body by the original body. If a sealed body cannot be
+// decrypted, the metadata stays, and the mirror reads the Secret again.
 func (d *database) unpack(r *Row, packed []byte) (err error) {
 	if len(packed) == 0 {
 		return nil
@@ -193,7 +196,7 @@ func (d *database) unpack(r *Row, packed []byte) (err error) {
 	return nil
 }
 
-// inflate decompresses what is packed and not sealed.
+// inflate decompresses data that is packed and not sealed.
 func inflate(packed []byte) ([]byte, error) {
 	switch packed[0] {
 	case packedZstd:
@@ -213,7 +216,7 @@ func inflate(packed []byte) ([]byte, error) {
 	}
 }
 
-// deflate is what MySQL's UNCOMPRESS reads, after a byte of ours.
+// deflate returns our format byte, followed by the format of MySQL's UNCOMPRESS.
 func deflate(b []byte) ([]byte, error) {
 	var out bytes.Buffer
 	out.WriteByte(packedZlib)
@@ -229,7 +232,7 @@ func deflate(b []byte) ([]byte, error) {
 	return slices.Clip(out.Bytes()), nil
 }
 
-// decoders are those of what is compressed by itself, one for each who reads at once; a decoder is costly to make.
+// decoders is a pool of decoders, one for each concurrent reader. Creating one is costly.
 var decoders = sync.Pool{New: func() any {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(mostRecord))
 	if err != nil {
@@ -238,7 +241,7 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
-// decompress is the reverse of compress.
+// decompress reverses compress.
 func decompress(b, next []byte) ([]byte, error) {
 	d := decoders.Get().(*zstd.Decoder) //nolint:forcetypeassert // New makes nothing else
 	if next != nil {
@@ -247,7 +250,8 @@ func decompress(b, next []byte) ([]byte, error) {
 		}
 	}
 	out, err := d.DecodeAll(b, nil)
-	if next == nil || d.ResetWithOptions(nil, zstd.WithDecoderDictDelete()) == nil { // the dictionary is another each time
+	// The dictionary differs each time.
+	if next == nil || d.ResetWithOptions(nil, zstd.WithDecoderDictDelete()) == nil {
 		decoders.Put(d)
 	}
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Checkpoint vouches for the rows of a type in a cluster: they are all that the cluster had when
-// it had reached a state, or newer.
+// Checkpoint states that the stored rows of a type in a cluster are complete for a state of the
+// cluster, or newer.
 type Checkpoint struct {
 	Cluster  string
 	Resource schema.GroupResource
-	Epoch    string // of the database that the rows were written to
-	State    []byte // what is needed to go on, as the mirror encodes it; nil: nothing is vouched for any more
+	Epoch    string // of the database with the rows
+	// What the mirror needs to continue, in its encoding. nil: deletes the checkpoint.
+	State []byte
 }
 
 // clusterType is a type of a cluster.

@@ -11,40 +11,44 @@ import (
 	"time"
 )
 
-// One server writes. The row of the epoch has the owner of the database and the owner's claim, which every transaction checks with the
-// statement that takes its sequences. Who opens the database claims it: a server that starts takes over from one that died, or that was
-// cut off from its hub. The other notices with its next transaction, before it has written anything, and leaves the database alone, its
-// schema too, until the new owner has written nothing for some time.
+// Only one server writes. The row of the epoch has the owner of the database and the owner's
+// claim. Every transaction checks the claim with the statement that takes its sequences. A server
+// that opens the database claims it. So a new server takes over from one that died, or lost the
+// connection to its hub. The previous owner notices that with its next transaction, before it
+// writes anything. It then uses the database and its schema again only when the new owner has
+// written nothing for some time.
 
-// claimStride is how many sequences a claim takes; the last one is the claim. They are more than the last commits that a database may lose
-// when its host loses power: no sequence that was given before a claim is given again after it, so versions of before it expire.
+// claimStride is the number of sequences that a claim takes; the last one is the claim. It
+// exceeds the number of last commits that a database may lose when its host loses power. So no
+// sequence from before a claim is used again after it, and earlier versions expire.
 const claimStride = 1_000_000
 
 const (
-	// claimPatience is how long a claim, and the lock under which a schema is made, is waited for.
+	// claimPatience is how long a claim waits, and the lock for changes of the schema.
 	claimPatience = 15 * time.Second
-	// claimPause is how long a server that lost its claim leaves the database to another that
-	// writes nothing. An owner that runs writes more often than that, see renewal.
+	// claimPause is how long the other server must write nothing until a server that lost its
+	// claim takes the database again. A running owner writes more often: see claimRenewal.
 	claimPause = 4 * claimRenewal
 )
 
-// errClaimed: another server has claimed the database.
+// errClaimed means that another server has claimed the database.
 var errClaimed = errors.New("another server writes to the mirror's database now")
 
-// claimant is who claims a database.
+// claimant describes a store that claims a database.
 type claimant struct {
-	owner    string
-	hub      string   // the server's; "": unknown
-	left     standing // the database when this store left it; without an epoch: unknown
-	granted  standing // the standing of another hub's owner that has ended; zero: of none
-	rejected error    // why nothing vouches for what is stored; nil: no reason is known
+	owner string
+	hub   string // ID of the server's hub; "": unknown
+	// The row of the epoch when this store left the database; without an epoch: unknown.
+	left     standing
+	granted  standing // the row of another hub's owner that has stopped; zero: none
+	rejected error    // why the stored contents must not be trusted; nil: no reason
 	patience time.Duration
 	pause    time.Duration
 	now      func() time.Time
 	ticks    func(every time.Duration) (ticks <-chan time.Time, stop func())
 }
 
-// newClaimant names this store for other servers: by the host and the process.
+// newClaimant identifies this store for other servers, by host and process.
 func newClaimant() claimant {
 	host, err := os.Hostname()
 	if err != nil {
@@ -53,8 +57,8 @@ func newClaimant() claimant {
 	return claimant{owner: fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), rand.Text()[:8]), patience: claimPatience, pause: claimPause, now: time.Now, ticks: ticker}
 }
 
-// ForHub has the store claim a server's database for a hub. A database whose owner is of another
-// hub is not claimed before that owner has written nothing for the pause, also not at the start.
+// ForHub makes the store claim a server's database for a hub. It claims a database with an owner
+// of another hub only after that owner has written nothing for claimPause, even at the start.
 func ForHub(id string) Option {
 	return func(s *Store) {
 		s.claimant.hub = id
@@ -62,10 +66,10 @@ func ForHub(id string) Option {
 	}
 }
 
-// hubPrefix begins the name of an owner that is of a known hub.
+// hubPrefix is the prefix of an owner's name that contains its hub.
 const hubPrefix = "hub "
 
-// hubOf returns the hub that the name of an owner begins with; "": it names none.
+// hubOf returns the hub in the name of an owner; "": none.
 func hubOf(owner string) string {
 	named, found := strings.CutPrefix(owner, hubPrefix)
 	if !found {
@@ -87,7 +91,7 @@ const standingQuery = "SELECT id, seq, claim, owner FROM epoch"
 
 func (s *standing) scan(row *sql.Row) error { return row.Scan(&s.epoch, &s.seq, &s.claim, &s.owner) }
 
-// judge says what is wrong where a writer finds another row of the epoch than it left; nil: it is the same. It is pure.
+// judge returns an error if a writer finds another row of the epoch than it left. It is pure.
 func judge(found, left standing) error {
 	switch {
 	case found.claim > left.claim:
@@ -101,9 +105,9 @@ func judge(found, left standing) error {
 	return nil
 }
 
-// distrust says why nothing vouches for what is stored in a database that was found; nil: only
-// owners of claims have written to it, and it is as this store left it. written is how far the
-// owners have counted the changes. It is pure.
+// distrust returns why the stored contents must not be trusted; nil: only owners with claims have
+// written, and the database is as this store left it. written is the sequence up to which owners
+// wrote. It is pure.
 func (c *claimant) distrust(found standing, written int64) error {
 	switch {
 	case found.seq > written:
@@ -117,18 +121,18 @@ func (c *claimant) distrust(found standing, written int64) error {
 	return nil
 }
 
-// follows says whether nobody but the owner of another standing can have written since. It is pure.
+// follows reports whether only the owner in left can have written since then. It is pure.
 func (s *standing) follows(left standing) bool {
 	return s.epoch == left.epoch && (s.seq == left.seq || s.seq > left.seq && s.owner == left.owner)
 }
 
-// held says whether the database is as this writer left it.
+// held returns an error if the database is not as this writer left it.
 func (d *database) held(found standing) error {
 	return judge(found, standing{epoch: d.epoch, seq: d.seq, claim: d.claim})
 }
 
-// take takes n sequences if this writer holds the claim, and returns the row of the epoch as it was before. The row is locked until the
-// transaction ends.
+// take takes n sequences if this writer has the claim, and returns the row of the epoch as it was
+// before. The row is locked until the transaction ends.
 func (d *database) take(ctx context.Context, tx *sql.Tx, n int64) (found standing, err error) {
 	if _, err := tx.ExecContext(ctx, say(d.dialect, "UPDATE epoch SET seq = seq + ?, written = written + ? WHERE claim = ?"), n, n, d.claim); err != nil {
 		return found, err
@@ -152,9 +156,9 @@ func (d *database) advance(ctx context.Context, tx *sql.Tx, n int64) (last int64
 }
 
 // acquire claims the database for this writer. The first claim of a server's database begins an
-// epoch: servers of versions that know of no claims find another database than they left, and this
-// one's schema is too new for them. So does a claim of a database that is not to be trusted, whose
-// checkpoints the same transaction deletes.
+// epoch, so servers of versions without claims see a replaced database, with a schema too new for
+// them. A claim of an untrusted database also begins an epoch, and deletes its checkpoints in the
+// same transaction.
 func (d *database) acquire(ctx context.Context, c claimant) error {
 	ctx, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
@@ -198,8 +202,8 @@ func (d *database) acquire(ctx context.Context, c claimant) error {
 	return nil
 }
 
-// admit returns errClaimed if a database is that of another hub whose owner is not known to have
-// ended. The transaction of the claim asks it, because the owner may have come after the last look.
+// admit returns errClaimed if the database has an owner of another hub that is not known to have
+// stopped. The claiming transaction calls it, because the owner may be newer than the last check.
 func (c *claimant) admit(found standing) error {
 	if hub := hubOf(found.owner); c.hub == "" || hub == "" || hub == c.hub || found == c.granted {
 		return nil
@@ -210,11 +214,11 @@ func (c *claimant) admit(found standing) error {
 // rival is another server that took the database from this one.
 type rival struct {
 	seen  standing
-	since time.Time // when it was seen first as it is
+	since time.Time // time at which it was first seen in this state
 }
 
-// yields says whether the database is still the rival's, which is as it was found at a time: until it has not changed for the pause. It is
-// pure but for what it remembers.
+// yields reports whether the other server still owns the database: found, the row at the time
+// now, has changed within the pause. It only updates r.
 func (r *rival) yields(found standing, now time.Time, pause time.Duration) bool {
 	if r.since.IsZero() || r.seen != found {
 		r.seen, r.since = found, now
@@ -223,12 +227,12 @@ func (r *rival) yields(found standing, now time.Time, pause time.Duration) bool 
 	return now.Sub(r.since) < pause
 }
 
-// yield has the store leave the database to another server, and trust nothing in it afterwards.
-// s.opening must be held.
+// yield makes the store leave the database to another server, and no longer trust its contents.
+// The caller holds s.opening.
 func (s *Store) yield(why error) { s.rival, s.rejected = &rival{}, why }
 
-// leave returns an error while the database is left to the server that took it from this one, or to
-// the owner of another hub. Nothing is done there but to look.
+// leave returns an error while the database belongs to the server that took it from this one, or
+// to an owner of another hub. It only reads.
 func (s *Store) leave(ctx context.Context) error {
 	if s.rival == nil && s.claimant.hub == "" {
 		return nil
@@ -246,7 +250,7 @@ func (s *Store) leave(ctx context.Context) error {
 	}
 	if s.rival == nil {
 		if hub := hubOf(found.owner); err != nil || hub == "" || hub == s.claimant.hub {
-			return nil // whoever opens the database next says it
+			return nil // opening the database reports the error
 		}
 		s.yield(fmt.Errorf("%w: %s", errClaimed, found.owner))
 	}

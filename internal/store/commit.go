@@ -11,9 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A COMMIT whose answer is lost, as of a connection that is cut, was done or was not. The sequence says which: it is committed with
-// everything else, and nobody but this writer moves it. So the outcome is read from the row of the epoch, at once if the database
-// answers, or else before the next transaction. Until then nothing is written.
+// When the answer to a COMMIT is lost, for example on a broken connection, the transaction may be
+// committed or not. The sequence shows which: it is committed with the transaction, and only this
+// writer changes it. So the outcome is read from the row of the epoch, at once if the database
+// answers, or else before the next transaction. Nothing is written before that.
 
 // unanswered is a transaction whose COMMIT was not answered.
 type unanswered struct {
@@ -22,12 +23,15 @@ type unanswered struct {
 	told     []*Event
 }
 
-// answered is a transaction that was reported as failed and turned out to be committed. Its caller writes the same again.
+// answered is a transaction that was reported as failed and turned out to be committed. Its
+// caller writes the same changes again.
 type answered struct {
-	states map[place]*Row // that it has told of, without those after which another was told of; nil: deletions
+	// The published states that were not superseded by later events. nil: deletions.
+	states map[place]*Row
 }
 
-// end commits a transaction, and takes note of what it did. Where the COMMIT is not answered it asks what became of it. d.mu must be held.
+// end commits a transaction, and records its effects. If the COMMIT is not answered, end finds
+// out the outcome. The caller holds d.mu.
 func (d *database) end(ctx context.Context, tx *sql.Tx, last int64) error {
 	u := unanswered{last, d.recording, d.told}
 	if err := tx.Commit(); err != nil {
@@ -44,7 +48,7 @@ func (d *database) end(ctx context.Context, tx *sql.Tx, last int64) error {
 	return nil
 }
 
-// committed takes note of a transaction that was committed.
+// committed records a committed transaction.
 func (d *database) committed(u unanswered) {
 	d.seq = u.last
 	if d.journal != nil {
@@ -52,8 +56,9 @@ func (d *database) committed(u unanswered) {
 	}
 }
 
-// settle finds out what became of a transaction whose COMMIT was not answered, if there is one, and takes note of what it did: of its
-// events, of clusters and types that it made known or deleted, and of the size of the history. d.mu must be held.
+// settle finds out the outcome of a transaction whose COMMIT was not answered, if there is one.
+// It then records the effects: events, new or deleted clusters and types, and the size of the
+// history. The caller holds d.mu.
 func (d *database) settle(ctx context.Context) error {
 	u := d.unanswered
 	if u == nil {
@@ -89,8 +94,9 @@ func (d *database) settle(ctx context.Context) error {
 	return nil
 }
 
-// outcome says whether a transaction whose COMMIT was not answered was committed. It waits until the transaction has ended, whose
-// lock on the row of the epoch it takes. also reads what else is wanted.
+// outcome reports whether a transaction whose COMMIT was not answered was committed. It locks the
+// row of the epoch, and so waits until that transaction has ended. also reads additional values
+// in the same transaction; it may be nil.
 func (d *database) outcome(ctx context.Context, u unanswered, also func(tx *sql.Tx) error) (committed bool, err error) {
 	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -110,16 +116,16 @@ func (d *database) outcome(ctx context.Context, u unanswered, also func(tx *sql.
 	return committed, errors.Join(err, rollback(d.dialect, tx))
 }
 
-// outlived takes note that another state of a place is told of than the one that a transaction told of that was reported as failed.
-// d.mu must be held.
+// outlived records that a newer state of a place is published than that of a transaction that was
+// reported as failed. The caller holds d.mu.
 func (d *database) outlived(p place) {
 	if d.answered != nil {
 		delete(d.answered.states, p)
 	}
 }
 
-// repeats says whether a row is, at its place, the state that a transaction has told of already: one that was reported as failed, and after
-// which no other state of the place was told of. d.mu must be held.
+// repeats reports whether a row equals the last published state of its place, published by a
+// transaction that was reported as failed. The caller holds d.mu.
 func (d *database) repeats(p place, r *Row) bool {
 	if d.answered == nil {
 		return false
@@ -129,9 +135,9 @@ func (d *database) repeats(p place, r *Row) bool {
 		maps.Equal(was.Labels, r.Labels) && bytes.Equal(was.Body, r.Body)
 }
 
-// identities are the clusters and types that are known.
+// identities are the known clusters and types.
 type identities struct {
-	clusters map[string]bool // whether they are being dropped
+	clusters map[string]bool // value: the cluster is being dropped
 	types    map[groupResource]int64
 	kinds    map[int64]schema.GroupResource // the reverse
 }
@@ -159,9 +165,9 @@ func readIdentities(ctx context.Context, db querier) (identities, error) {
 	return known, nil
 }
 
-// identify makes the clusters and types known that the changes write to. They are committed before the rows, so that what is remembered of
-// them is never rolled back. It returns the changes whose cluster and type are known; the others are rejected: nothing is written of an
-// unknown type.
+// identify adds the clusters and types of the changes to the database. They are committed before
+// the rows, so that the cached ones are never rolled back. It returns the changes with a known
+// cluster and type. The others are rejected: no row may have an unknown type.
 func (d *database) identify(ctx context.Context, changes []Change) (accepted []Change, rejected []error, err error) {
 	type identity struct {
 		cluster string
@@ -196,8 +202,8 @@ func (d *database) identify(ctx context.Context, changes []Change) (accepted []C
 	return accepted, rejected, nil
 }
 
-// identifyOne makes a cluster and a type known. What is left of a cluster of that name that is being dropped is
-// deleted before. d.mu must be held.
+// identifyOne adds a cluster and a type. If a cluster of that name is being dropped, its
+// remaining rows are deleted first. The caller holds d.mu.
 func (d *database) identifyOne(ctx context.Context, cluster string, gr groupResource) error {
 	if err := d.settle(ctx); err != nil {
 		return err

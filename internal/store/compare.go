@@ -11,19 +11,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Difference is an object that is another now than it was at a moment.
+// Difference is an object that differs from its state at a moment.
 type Difference struct {
-	Before, After *Row      // nil: it was not there yet, or is there no more
-	Changed       time.Time // when it became what it is, or went
+	Before, After *Row      // nil: it did not exist yet, or no longer exists
+	Changed       time.Time // time of its last change or deletion
 }
 
-// Differences are a page of them.
+// Differences is a page of them.
 type Differences struct {
 	Items    []Difference
 	Continue string // for Query.Continue; "" on the last page
 }
 
-// compare reads both sides in one snapshot: what was something else are revisions, and what was not there yet is found by when it was made.
+// compare reads both sides in one snapshot. Past states come from revisions. New objects are
+// found by their creation time in the store.
 func (d *database) compare(ctx context.Context, q Query) (out Differences, err error) {
 	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 || q.OwnerName != "" || q.OwnerSteps != 0 || !q.Since.IsZero() || !q.Before.IsZero() || q.Offset != 0 || q.Order != ByKey {
 		return out, fmt.Errorf("%w: differences are selected by cluster, namespace and name only", ErrSelector)
@@ -56,7 +57,7 @@ func (d *database) compare(ctx context.Context, q Query) (out Differences, err e
 			return err
 		}
 		for _, p := range made {
-			if _, known := keys[p.key()]; !known { // else it took the name of another
+			if _, known := keys[p.key()]; !known { // otherwise it replaced an object of that name
 				add(p, nil)
 			}
 		}
@@ -80,12 +81,13 @@ func (d *database) compare(ctx context.Context, q Query) (out Differences, err e
 	return out, nil
 }
 
-// key is the position without what differs between objects of one name.
+// key returns the position without the parts that differ between objects of one name.
 func (p position) key() position {
 	return position{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.Name}
 }
 
-// made returns where the objects are that were made after a moment: those that come first after a position, one more than the query's limit, and perhaps others.
+// made returns the positions of objects that were created after a moment: the first ones after a
+// position, one more than the query's limit, and perhaps others.
 func (r *reader) made(q Query, after position, moment int64) (out []position, err error) {
 	err = each(r.ctx, r.tx, say(r.dialect, "SELECT o.id, o.cluster, o.namespace, o.name FROM object o WHERE o.type = ? AND o.made > ?"), func(rows *sql.Rows) error {
 		row := Row{Group: q.Group, Resource: q.Resource}
@@ -106,7 +108,8 @@ func (r *reader) made(q Query, after position, moment int64) (out []position, er
 	return out, err
 }
 
-// present returns what is at a position now, and since when; nil: it is there no more, since then.
+// present returns the object at a position now, and since when it has that state; nil: it was
+// deleted at that time.
 func (r *reader) present(q Query, p position) (row *Row, since time.Time, err error) {
 	key := Row{Group: q.Group, Resource: q.Resource, Cluster: p.Cluster, Namespace: p.Namespace, Name: p.Name}
 	if err := each(r.ctx, r.tx, say(r.dialect, "SELECT "+stateColumns(r.dialect)+` FROM object o JOIN body b ON b.object = o.id

@@ -15,44 +15,47 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// plan is a query as the dialects get it: what leads to the rows, and what else must hold for them. It has
-// values and no SQL, but for names of columns, which are constants.
+// plan is a compiled query for the dialects: the index that leads to the rows, and the conditions
+// that they must satisfy. It contains values and no SQL, except for names of columns, which are
+// constants.
 type plan struct {
-	kind   int64 // of the type
+	kind   int64 // of the queried objects
 	order  Order
-	index  index // that leads
+	index  index // the leading one
 	pair   *pair
-	owners []string // UIDs, of which one is the owner's; nil: whoever
-	name   string   // the only one; "": any
-	// contains is what is in names, and candidates the objects that an index says have it, or were created in the time asked for; nil: they are
-	// too many, or there is no such index.
+	owners []string // UIDs, one of them the owner's; nil: any owner
+	name   string   // the only name; "": any
+	// contains are texts that names must contain. candidates are the ids of the objects that an
+	// index found for a prefix, a label key, words or parts of names; nil: they are too many, or
+	// there is no such index.
 	contains     []string
-	worded       bool  // names are among the words of what is selected
-	since, until int64 // between which objects were created, in seconds; 0: no bound
+	worded       bool  // names are among the indexed words of the type
+	since, until int64 // bounds of the creation time, in seconds; 0: none
 	candidates   []int64
-	recent       bool       // few were created in that time
-	texts        []FullText // of words
-	// prefix is what names begin with. Where it does not lead it is a condition, too.
+	recent       bool       // few objects were created in that time
+	texts        []FullText // conditions on words
+	// prefix is the beginning of names. It is always a condition, too.
 	prefix string
-	// spans are the ranges of clusters and namespaces that are read; nil: one, of all clusters. Where they lead, that of the leading index
-	// is read for each, in their order.
+	// spans are the ranges of clusters and namespaces to read; nil: one range of all clusters. If
+	// they lead, the leading index is read for each of them, in order.
 	spans    []span
 	narrow   bool // each span is one namespace of a cluster
 	leads    bool
-	sorted   bool // the rows come in another order
+	sorted   bool // the rows must be sorted
 	after    position
 	where    []condition
 	fields   bool // a condition reads the body
 	limit    int  // 0: none
 	offset   int
 	shunned  []string // clusters that are being dropped
-	counting bool     // only how many rows there are
-	spread   bool     // the columns of objects are needed, although they are counted
-	valued   bool     // pair has a key alone, and any value
-	slim     bool     // only the ids of rows
+	counting bool     // only the number of rows is wanted
+	spread   bool     // counting needs columns of objects
+	valued   bool     // pair has only a key, for any value
+	slim     bool     // only the ids of rows are read
 }
 
-// follow makes a key lead, of whatever value, and what would have led a condition.
+// follow makes a key of a label or declared field lead, with any value. The previous leading
+// index becomes a condition.
 func (p *plan) follow(lead *pair) {
 	switch {
 	case p.owners != nil:
@@ -67,27 +70,27 @@ func (p *plan) follow(lead *pair) {
 	p.owners, p.name, p.pair, p.valued = nil, "", lead, true
 }
 
-// index is what leads to rows.
+// index is the index that leads to the rows.
 type index int
 
 const (
 	byKey      index = iota // cluster, namespace, name
 	byPair                  // of a label or declared field, in the order of the key
-	byPairTime              // of a declared field of few values, in the order of creation
+	byPairTime              // of a declared field with few values, in the order of creation
 	byOwner
 	byName
 	byTime
 	byCandidates
-	byTally // of namespaces: how many objects there are
+	byTally // counters of objects by namespace
 )
 
-// span is a range of rows: those of a cluster, or of a namespace of it, after a key.
+// span is the range of rows of a cluster, or of one of its namespaces, after a key.
 type span struct {
 	cluster, namespace  string
 	afterSpace, afterOf string
 }
 
-// alias is that of the table that leads.
+// alias returns the alias of the leading table.
 func (p *plan) alias() string {
 	if p.index == byPair || p.index == byPairTime {
 		return "l"
@@ -95,7 +98,7 @@ func (p *plan) alias() string {
 	return "o"
 }
 
-// ordering are the columns of the order of rows, of the leading table.
+// ordering returns the columns of the order, in the leading table.
 func (p *plan) ordering() []OrderColumn {
 	columns := p.order.columns()
 	for i, c := range columns {
@@ -108,7 +111,7 @@ func (p *plan) ordering() []OrderColumn {
 	return columns
 }
 
-// orderBy is the ORDER BY of columns.
+// orderBy returns the ORDER BY clause for columns.
 func (p *plan) orderBy(columns []OrderColumn) string {
 	parts := make([]string, len(columns))
 	for i, c := range columns {
@@ -119,7 +122,7 @@ func (p *plan) orderBy(columns []OrderColumn) string {
 	return " ORDER BY " + strings.Join(parts, ", ")
 }
 
-// beyond is how what comes after a position compares with it in a column.
+// beyond returns the operator that selects later values of the column.
 func (c OrderColumn) beyond() string {
 	if c.Down {
 		return " < "
@@ -127,7 +130,8 @@ func (c OrderColumn) beyond() string {
 	return " > "
 }
 
-// position are the values of the columns of the order after which the plan's rows come; nil: it has none, or the spans have it.
+// position returns the values of the order's columns after which the plan's rows begin; nil:
+// none, or the spans have them.
 func (p *plan) position() (values []any) {
 	if p.after.Cluster == "" && p.after.ID == 0 || p.leads && p.order == ByKey {
 		return nil
@@ -138,27 +142,29 @@ func (p *plan) position() (values []any) {
 	return values
 }
 
-// ordered says whether an ORDER BY is to be written: rows of spans come in their order without one.
+// ordered reports whether an ORDER BY is needed. Rows of spans are in order without one.
 func (p *plan) ordered() bool { return !p.counting && (!p.leads || p.sorted) }
 
-// whole says whether the rows of objects are needed besides what leads.
+// whole reports whether the rows of objects are needed besides the leading table.
 func (p *plan) whole() bool { return !p.counting && !p.slim || len(p.where) > 0 || p.spread }
 
-// condition is what must hold for a row.
+// condition is a condition on a row.
 type condition interface{ write(s *statement) }
 
 type (
-	// columnIn holds if a column of the object has one of the values, or with not, none of them.
+	// columnIn holds if a column of the object has one of the values; with not, if it has none of
+	// them.
 	columnIn struct {
 		column string
 		values []string
 		not    bool
 	}
-	// nameFrom holds if a name begins with something: it is not before from, and before until, if there is an end.
+	// nameFrom holds if a name is in the range [from, until), for a prefix. until "" is no bound.
 	nameFrom struct{ from, until string }
-	// nameHas holds if a name has something in it.
+	// nameHas holds if a name contains the text.
 	nameHas struct{ text string }
-	// createdIn holds if the object was created at a moment or later, and before another, in seconds; 0: no bound.
+	// createdIn holds if the object was created at since or later, and before until, in seconds;
+	// 0: no bound.
 	createdIn struct{ since, until int64 }
 	// termIs holds if a declared field has one of the values; with not, if it has none of them.
 	termIs struct {
@@ -172,21 +178,21 @@ type (
 		values []string
 		not    bool
 	}
-	// labelSet holds if there is a label, whatever its value; with not, if there is none.
+	// labelSet holds if a label exists, with any value; with not, if it does not.
 	labelSet struct {
 		key string
 		not bool
 	}
-	// labelCompare holds if a label's value is a number, and greater, or less, than the bound.
+	// labelCompare holds if a label's value is a number that is greater, or less, than the bound.
 	labelCompare struct {
 		key     string
 		greater bool
 		bound   int64
 	}
-	// sinceAtMost holds if the object's state began at a moment, in milliseconds, or before.
+	// sinceAtMost holds if the object's state began at a moment, in milliseconds, or earlier.
 	sinceAtMost struct{ moment int64 }
-	// fieldIs holds if a field of the body, or one of those that a path through lists leads to, has one of the values as its text, or exists; with not,
-	// if that is not so.
+	// fieldIs holds if a field of the body has one of the values as its text, or exists. For a
+	// path through lists, one matching element suffices. With not, the result is negated.
 	fieldIs struct {
 		path   FieldPath
 		values []string
@@ -195,12 +201,12 @@ type (
 	}
 )
 
-// MostTerms is how many requirements a query may have: SQLite takes no expression that is
-// deeper than 1000.
+// MostTerms is the maximum number of requirements in a query. SQLite refuses expressions deeper
+// than 1000.
 const MostTerms = 100
 
-// compile checks a query and translates it. What it cannot translate is an error, never
-// ignored. It returns nil for a query that selects nothing at all.
+// compile checks and translates a query. Requirements that it cannot translate are errors, never
+// ignored. It returns nil for a query that selects nothing.
 func compile(q Query) (*plan, error) {
 	p, nothing := &plan{order: q.Order, limit: max(q.Limit, 0), prefix: q.NamePrefix, contains: slices.Clone(q.NameContains), texts: q.Texts}, false
 	if err := q.check(); err != nil {
@@ -256,7 +262,8 @@ func compile(q Query) (*plan, error) {
 	return p, nil
 }
 
-// named adds what the globs of names say to what leads: how a name begins, and what is in it. That they match is a condition besides.
+// named derives a prefix and texts from the globs for names, which can lead to the rows. The
+// globs themselves are separate conditions.
 func (p *plan) named(q Query) {
 	p.worded = words.Of(q.Group, q.Resource, "-", nil, nil, nil, "", "").Name != ""
 	for _, one := range q.Patterns {
@@ -275,10 +282,12 @@ func (p *plan) named(q Query) {
 	}
 }
 
-// selectLabels adds what is required of labels. The first that names one value leads, unless the owner does.
+// selectLabels adds the requirements on labels. The first one with a single value leads, unless
+// the owner leads.
 func (p *plan) selectLabels(requirements labels.Requirements, owned bool) error {
 	for _, r := range requirements {
-		if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") { // as declared fields in the index
+		// Such keys belong to declared fields in the index.
+		if strings.HasPrefix(r.Key(), ".") || strings.HasPrefix(r.Key(), "!") {
 			return fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
 		}
 		if p.pair == nil && !owned && equality(r) {
@@ -294,7 +303,7 @@ func (p *plan) selectLabels(requirements labels.Requirements, owned bool) error 
 	return nil
 }
 
-// selectFields adds what is required of fields, of which one that is declared may lead.
+// selectFields adds the requirements on fields. A declared field may lead.
 func (p *plan) selectFields(q Query, owned bool) error {
 	for _, f := range q.Fields {
 		c, err := compileField(q.resource(), f)
@@ -312,7 +321,7 @@ func (p *plan) selectFields(q Query, owned bool) error {
 		case fieldIs:
 			p.fields = true
 			if image := is.image(q.resource()); image != nil && p.pair == nil && !owned {
-				p.pair = image // it has it somewhere; the body says where
+				p.pair = image // the index finds objects that have the image anywhere; the body shows where
 			}
 			if f.asksForLeft(is) && p.pair == nil && !owned {
 				p.pair = &leftPair
@@ -323,10 +332,11 @@ func (p *plan) selectFields(q Query, owned bool) error {
 	return nil
 }
 
-// resource is the type of a query.
+// resource returns the type of a query.
 func (q Query) resource() groupResource { return groupResource{q.Group, q.Resource} }
 
-// choose decides which index leads. There are no statistics: what is few is told by the query, or was probed.
+// choose selects the leading index. There are no statistics: small sets are known from the query
+// or from probe.
 func (p *plan) choose() {
 	few := p.spans != nil && len(p.spans) <= fewSpans
 	timed := p.order == Newest || p.order == Oldest
@@ -337,7 +347,7 @@ func (p *plan) choose() {
 	case p.counting && p.pair == nil && p.owners == nil && p.name == "" && p.prefix == "" && len(p.where) == 0:
 		p.index = byTally
 	case p.owners != nil:
-		p.index, p.leads, p.sorted = byOwner, false, true // owners have few
+		p.index, p.leads, p.sorted = byOwner, false, true // owners have few objects
 	case p.candidates != nil:
 		p.index, p.leads, p.sorted = byCandidates, false, true
 		if p.pair != nil {
@@ -360,17 +370,18 @@ func (p *plan) choose() {
 	case p.order.reverse(ByKey):
 		p.index, p.leads = byKey, false
 	default:
-		p.index, p.sorted = byKey, true // whatever is selected is read
+		p.index, p.sorted = byKey, true // all selected objects are read
 	}
 	if p.prefix != "" {
 		p.where = append(p.where, prefixed(p.prefix))
 	}
 }
 
-// fewSpans is how many namespaces of clusters are read whole and sorted, rather than everything in the order of the page until it is full.
+// fewSpans is the maximum number of namespaces that are read completely and sorted. With more,
+// the index of the page's order is read until the page is full.
 const fewSpans = 1000
 
-// prefixed is the range of names that begin with a prefix.
+// prefixed returns the range of names with a prefix.
 func prefixed(prefix string) nameFrom {
 	runes := []rune(prefix)
 	for i, last := range slices.Backward(runes) {
@@ -386,8 +397,8 @@ func prefixed(prefix string) nameFrom {
 	return nameFrom{from: prefix}
 }
 
-// equality says whether a requirement is one value of one key: then the rows of the label
-// lead to the objects in the order of the page.
+// equality reports whether a requirement is a single value of a label. Then the label's index
+// leads to the objects in the order of the page.
 func equality(r labels.Requirement) bool {
 	switch r.Operator() {
 	case selection.Equals, selection.DoubleEquals, selection.In:
@@ -398,7 +409,7 @@ func equality(r labels.Requirement) bool {
 }
 
 func compileLabel(r labels.Requirement) (condition, error) {
-	// Keys of labels have no quotes; the parser and the API server see to that.
+	// Label keys have no quotes: the parser and the API server prevent that.
 	if strings.ContainsAny(r.Key(), `"\`) {
 		return nil, fmt.Errorf("%w: label key %q", ErrSelector, r.Key())
 	}
@@ -423,7 +434,8 @@ func compileLabel(r labels.Requirement) (condition, error) {
 	}
 }
 
-// compileField translates a requirement on a field of the object: of a declared one by the index, of others by the body.
+// compileField translates a requirement on a field: declared fields use the index, others the
+// body.
 func compileField(gr groupResource, f FieldRequirement) (condition, error) {
 	if label, ok := labelOf(gr, f); ok {
 		return compileLabelled(gr, f, label)
@@ -459,7 +471,7 @@ func compileField(gr groupResource, f FieldRequirement) (condition, error) {
 	return fieldIs{path: path, values: values, exists: exists, not: not}, nil
 }
 
-// fewValues refuses more values than bodies are compared with.
+// fewValues returns an error for more values than bodies are compared with.
 func fewValues(f FieldRequirement, values []string) error {
 	if len(values) > mostValues {
 		return fmt.Errorf("%w: %d values of field %s, and at most %d can be answered", ErrSelector, len(values), f.Path, mostValues)
@@ -467,7 +479,8 @@ func fewValues(f FieldRequirement, values []string) error {
 	return nil
 }
 
-// image is the image that an object must have for the condition to hold, if that is indexed; nil: it is not.
+// image returns the index term that an object must have to satisfy the condition; nil: the
+// condition is not about an indexed image.
 func (c fieldIs) image(gr groupResource) *pair {
 	n := len(c.path)
 	if c.not || c.exists || len(c.values) != 1 || n < 3 || c.path[n-1].Key != "image" || c.path[n-2].Key != "" {
@@ -490,8 +503,8 @@ func (c fieldIs) image(gr groupResource) *pair {
 	return &one
 }
 
-// within makes the plan one for the clusters that are known, of which some are being dropped, and for what comes
-// after a position. It says whether anything is left to be read.
+// within limits the plan to clusters and to rows after a position. dropped are clusters that are
+// being deleted. It returns false if nothing is left to read.
 func (p *plan) within(q Query, known, dropped []string, after position) bool {
 	p.after = after
 	if len(q.Clusters) == 0 && q.Scopes == nil && len(q.Namespaces) == 0 {
@@ -509,7 +522,8 @@ func (p *plan) within(q Query, known, dropped []string, after position) bool {
 	}
 	p.narrow = q.Scopes != nil || len(q.Namespaces) > 0
 	if namespaces := q.everywhere(); len(namespaces) > mostSpans/max(len(clusters), 1) {
-		// One range of each namespace in each cluster were more than rows: those of the clusters are read, and compared.
+		// One range for each namespace in each cluster would be too many. The ranges of clusters
+		// are read, and the namespaces compared.
 		p.narrow = false
 		p.where = append(p.where, columnIn{column: "o.namespace", values: namespaces})
 	}
@@ -545,10 +559,11 @@ func (p *plan) within(q Query, known, dropped []string, after position) bool {
 	return len(p.spans) > 0
 }
 
-// mostSpans is how many namespaces of clusters are looked up one by one, at a few microseconds each.
+// mostSpans is the maximum number of namespaces that are looked up one by one, at a few
+// microseconds each.
 const mostSpans = 20_000
 
-// everywhere are the namespaces that are selected in every cluster alike; nil: not the same are.
+// everywhere returns the namespaces, if the same ones are selected in every cluster; else nil.
 func (q Query) everywhere() []string {
 	if q.Scopes == nil {
 		return q.Namespaces
@@ -570,7 +585,7 @@ func (q Query) everywhere() []string {
 	return same
 }
 
-// resume cuts the spans down to what comes after the position.
+// resume limits the spans to rows after the position.
 func (p *plan) resume() {
 	a := p.after
 	p.spans = slices.DeleteFunc(p.spans, func(s span) bool {
@@ -588,14 +603,14 @@ func (p *plan) resume() {
 	}
 }
 
-// found is a row, with what the orders of time tell rows apart by.
+// found is a row with its id, which orders by time need to distinguish rows.
 type found struct {
 	Row
 
 	id int64
 }
 
-// at is where the row is in an answer.
+// at returns the position of the row in a result.
 func (f *found) at() position {
 	p := position{Cluster: f.Cluster, Namespace: f.Namespace, Name: f.Name, ID: f.id}
 	if !f.Created.IsZero() {

@@ -7,10 +7,10 @@ import (
 	"hash/fnv"
 )
 
-// position is a place in the order of a query's answer: the last object of a page.
+// position is a place in the order of a query's result: the last object of a page.
 type position struct {
 	Query     uint64 `json:"q"`
-	Asked     uint64 `json:"a,omitempty"` // the query, of whatever clusters
+	Asked     uint64 `json:"a,omitempty"` // fingerprint of the query without clusters
 	Cluster   string `json:"c"`
 	Namespace string `json:"n"`
 	Name      string `json:"o"`
@@ -18,14 +18,14 @@ type position struct {
 	ID        int64  `json:"i"`
 }
 
-// token encodes the position for a client, which must not read it.
+// token encodes the position for a client, for which it is opaque.
 func (p position) token(q Query) string {
 	p.Query, p.Asked = q.fingerprint(), q.asked()
 	b, _ := json.Marshal(p) //nolint:errchkjson // strings and a number
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseContinue decodes the token that a client brought back.
+// parseContinue decodes the token of a client.
 func parseContinue(q Query) (position, error) {
 	var p position
 	if q.Continue == "" {
@@ -50,22 +50,25 @@ func parseContinue(q Query) (position, error) {
 	return p, nil
 }
 
-// asked tells queries apart, whatever their limit and clusters: which clusters have what is asked for may change between two pages.
+// asked returns a fingerprint of the query without its limit and clusters. The clusters that have
+// the type may change between two pages.
 func (q Query) asked() uint64 {
 	q.Clusters, q.Version, q.Interchangeable = nil, "", nil
 	return q.fingerprint()
 }
 
-// fingerprint tells queries apart, whatever their limit.
+// fingerprint identifies the query without its limit.
 func (q Query) fingerprint() uint64 {
 	selector := ""
 	if q.Labels != nil {
 		selector = q.Labels.String()
 	}
 	h := fnv.New64a()
+	// A hash never fails.
 	_, _ = fmt.Fprintf(h, "%q %q %q %q %q %q %q %q %q %d %q %q %q %q %d %d %d", q.Group, q.Version, q.Resource, q.Clusters, q.Namespaces, q.Names, q.OwnerUID, selector, q.Fields, q.Order, q.NamePrefix,
-		q.NameContains, q.OwnerName, q.OwnerResource.String(), q.OwnerSteps, seconds(q.Since), seconds(q.Before)) // a hash takes everything
-	if len(q.Patterns) > 0 || len(q.Mentions) > 0 { // moments of creation may be said by an age, and move
+		q.NameContains, q.OwnerName, q.OwnerResource.String(), q.OwnerSteps, seconds(q.Since), seconds(q.Before))
+	// Creation times may come from an age, and so change.
+	if len(q.Patterns) > 0 || len(q.Mentions) > 0 {
 		_, _ = fmt.Fprintf(h, " slim %v %q", q.Patterns, q.Mentions)
 	}
 	if len(q.Texts) > 0 {

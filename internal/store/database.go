@@ -21,51 +21,56 @@ type database struct {
 	write    *sql.DB
 	read     *sql.DB
 	batches  batches
-	patience time.Duration // how long a write may take; 0: for ever
-	nearby   int           // rows that are passed over rather than counted
+	patience time.Duration // how long a write may take; 0: no limit
+	nearby   int           // number of rows that are skipped rather than counted
 
-	claim      int64     // this writer's
-	found      standing  // what was found when it was claimed
-	distrusted error     // why nothing vouched for what was found; nil: it was trusted
-	aside      *leftover // of a schema that was not whole; nil: nothing
+	claim      int64     // claim of this writer
+	found      standing  // row of the epoch before the claim
+	distrusted error     // why the contents were not trusted; nil: they were
+	aside      *leftover // what was set aside of an incomplete schema; nil: nothing
 
-	mu         sync.Mutex                   // held while writing
-	incomplete map[clusterType]map[Key]bool // objects of which not even the name is stored: no checkpoint can vouch for the others
-	counted    map[clusterType]int          // objects that are stored without a part; nil: they are to be counted
+	mu sync.Mutex // held while writing
+	// Objects that are not stored at all. While there are any, no checkpoint can cover the
+	// others.
+	incomplete map[clusterType]map[Key]bool
+	// Number of objects that are stored without a part; nil: they must be counted.
+	counted    map[clusterType]int
 	epoch      string
-	seq        int64 // the last that was committed
+	seq        int64 // last committed sequence
 	trimmed    time.Time
-	recording  bool     // the transaction tells what it does
-	told       []*Event // what it has told
+	recording  bool     // the transaction records events
+	told       []*Event // events of the transaction
 	unanswered *unanswered
 	answered   *answered
 	compressor compressor
 
-	keeping   *keeping
-	sealing   *atomic.Pointer[seal.Keys] // of the data of Secrets
-	journal   *journal                   // nil while the database is being opened
-	history   atomic.Int64               // about how many bytes
-	salvaging atomic.Bool                // what a damaged file had of the past is being read into this one
+	keeping *keeping
+	sealing *atomic.Pointer[seal.Keys] // for the data of Secrets
+	journal *journal                   // nil while the database is being opened
+	history atomic.Int64               // approximate size in bytes
+	// The history of a damaged file is being copied to this file.
+	salvaging atomic.Bool
 
 	owed *owed
 
-	known sync.RWMutex // of what follows
+	known sync.RWMutex // guards identities
 	identities
 }
 
 type groupResource struct{ group, resource string }
 
-// readers is how many queries run at once.
+// readers is the maximum number of concurrent queries.
 const readers = 4
 
 var (
 	errNewer   = errors.New("database of a newer version")
 	errDamaged = errors.New("database is damaged")
-	// errOther: the database is another one, or went back to an earlier state.
+	// errOther means that the database is another one, or went back to an earlier state.
 	errOther = errors.New("database was replaced, or went back to an earlier state")
 )
 
-// openDatabase makes an open database usable: schema, statements, leftovers of an interrupted dropCluster.
+// openDatabase prepares an open database: the schema, the statements, and the rest of an
+// interrupted dropCluster.
 func openDatabase(ctx context.Context, dialect dialect, write, read *sql.DB, c claimant) (*database, error) {
 	d := &database{
 		dialect: dialect, write: write, read: read, nearby: nearby, keeping: &keeping{is: DefaultHistory, now: time.Now}, sealing: &atomic.Pointer[seal.Keys]{},
@@ -104,10 +109,10 @@ func (d *database) prepare(ctx context.Context, c claimant) error {
 	return d.sweep(ctx)
 }
 
-// learn reads which clusters and types there are, as readers do: one of their connections is open from the start, and stays
-// with the file when somebody removes its name.
+// learn reads the known clusters and types over a reading connection. So one of these is open
+// from the start, and stays with the file even if its name is removed.
 func (d *database) learn(ctx context.Context) (err error) {
-	d.identities, err = readIdentities(ctx, d.read) // of a damaged file, in part
+	d.identities, err = readIdentities(ctx, d.read) // partly, if the file is damaged
 	return err
 }
 
@@ -116,7 +121,7 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// each calls f with each row of an answer.
+// each calls f with each row of a result.
 func each(ctx context.Context, db querier, query string, f func(*sql.Rows) error, args ...any) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -131,7 +136,7 @@ func each(ctx context.Context, db querier, query string, f func(*sql.Rows) error
 	return rows.Err()
 }
 
-// names returns the clusters that are known, in order, and those that are being dropped.
+// names returns the known clusters, sorted, and those that are being dropped.
 func (d *database) names() (known, dropped []string) {
 	d.known.RLock()
 	defer d.known.RUnlock()
@@ -147,14 +152,14 @@ func (d *database) names() (known, dropped []string) {
 	return known, dropped
 }
 
-// kind is the number of a type; 0: nothing was ever stored of it.
+// kind returns the number of a type; 0: no object of the type was ever stored.
 func (d *database) kind(gr groupResource) int64 {
 	d.known.RLock()
 	defer d.known.RUnlock()
 	return d.types[gr]
 }
 
-// gr is the type of a number.
+// gr returns the type of a number.
 func (d *database) gr(kind int64) schema.GroupResource {
 	d.known.RLock()
 	defer d.known.RUnlock()
@@ -165,7 +170,7 @@ func (d *database) close() error {
 	return errors.Join(append(d.batches.close(), d.read.Close(), d.write.Close())...)
 }
 
-// classify makes errors that callers tell apart out of a driver's.
+// classify wraps a driver's error with the error that callers can distinguish.
 func classify(d dialect, err error) error {
 	if err == nil {
 		return nil

@@ -10,124 +10,134 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// dialect is what one kind of database does in its own way: how a plan is said in its SQL, how it is laid out, and
-// what its errors mean.
+// dialect is everything that differs between kinds of databases: the SQL of a plan, the layout,
+// and the meaning of errors.
 type dialect interface { //nolint:interfacebloat // one place for all that differs
-	// parameter is the mark of the nth parameter, from 1 on, of a type that the dialect knows.
+	// parameter returns the placeholder of the nth parameter, from 1 on. Its type must be one
+	// that the dialect knows.
 	parameter(n int) string
-	// in writes that an expression is one of values, of which there is at least one.
+	// in writes that an expression has one of the values. There must be at least one.
 	in(s *statement, expression string, values []string)
-	// ids writes that an expression is one of numbers, of which there is at least one.
+	// ids writes that an expression has one of the numbers. There must be at least one.
 	ids(s *statement, expression string, values []int64)
-	// labelValue writes the value of a label of o; NULL: it has none.
+	// labelValue writes the value of a label of o; NULL: o does not have it.
 	labelValue(s *statement, key string)
-	// labelCompare writes that a label is a number of digits that strconv.ParseInt reads as one of 64 bits, and greater or less.
+	// labelCompare writes that a label consists of digits that strconv.ParseInt parses as a
+	// 64-bit number, and that it is greater or less.
 	labelCompare(s *statement, c labelCompare)
-	// like writes that a column is of a glob of several pieces.
+	// like writes that a column matches a glob of several pieces.
 	like(s *statement, column string, g Glob)
-	// element is one of a list of b, the nth that a path goes through, from 1 on; 0: b itself. path is what is still to come.
+	// The next methods write SQL for an element of the body b. Element n is an element of the nth
+	// list that a path goes through, from 1 on; 0: b itself. path is the rest of the path.
 	//
-	// text writes the text of a field of an element; NULL, or "": it has none.
+	// text writes the text of a field of an element; NULL or "": the element does not have it.
 	text(s *statement, element int, path FieldPath)
 	// there writes that an element has a field that is not null.
 	there(s *statement, element int, path FieldPath)
-	// elements writes the elements of a list of an element as a table, the next element.
+	// elements writes the elements of a list in an element as a table: the next element.
 	elements(s *statement, element int, path FieldPath)
-	// has writes that a column has something in it.
+	// has writes that a column contains a text.
 	has(s *statement, column, text string)
-	// grams writes a query of the ids of objects of a type whose names may have all of some texts in them; false: it would lead to too many.
+	// grams writes a query for the ids of objects of a type whose names may contain all texts;
+	// false: it would return too many.
 	grams(s *statement, kind int64, texts []string) bool
-	// word writes a query of the ids of objects that have a word, of those of a type and perhaps others, which ends soon after its limit; false: there is none.
+	// word writes a query for the ids of objects that have a word, of a type and perhaps of
+	// others. It must end soon after its limit; false: there is no such query.
 	word(s *statement, kind int64, one words.Word) bool
-	// prose writes a query of the ids of objects of a type that have, of each clause, one of its words.
+	// prose writes a query for the ids of objects of a type that have one word of each clause.
 	prose(s *statement, kind int64, clauses [][]words.Word)
-	// inverts says whether the index of words is a table, word, which is kept by who writes.
+	// inverts reports whether the index of words is the table word, which the writer maintains.
 	inverts() bool
-	// named are the objects by the index of their names, as FROM has them.
+	// named returns the table of objects with the index of names, for FROM.
 	named() string
-	// list writes the statement of a page: its columns are those of scanRow.
+	// list writes the statement for a page, with the columns of scanRow.
 	list(s *statement, p *plan)
 	// from writes the FROM and WHERE clause of a plan, with bodies as b.
 	from(s *statement, p *plan, bodies bool)
 	// count writes the statement that counts.
 	count(s *statement, p *plan)
-	// replace is what follows the rows of an INSERT to have them take the place of those with the same key.
+	// replace returns the end of an INSERT that replaces rows with the same key.
 	replace(key string, columns []string) string
-	// accumulate is what follows them to have their numbers added to those of rows with the same key.
+	// accumulate returns the end of an INSERT that adds its numbers to those of rows with the
+	// same key.
 	accumulate(table, key, column string) string
-	// lengths are of how many rows a statement may be, from the longest to 1; or anyLength alone.
+	// lengths returns the numbers of rows that a statement can have, from the greatest to 1; or
+	// only anyLength.
 	lengths() []int
-	// into is how an INSERT begins, rows are its n rows, and arguments their parameters.
+	// into returns the beginning of an INSERT, rows its n rows, and arguments their parameters.
 	into() string
 	rows(n int, columns []string) string
 	arguments(rows [][]any) []any
-	// find is the statement that returns the key and columns of the objects with n keys.
+	// find returns the statement for the key and columns of the objects with n keys.
 	find(n int, key []string, columns ...string) string
-	// among is the condition that a column of numbers is one of n.
+	// among returns the condition that a column of numbers has one of n values.
 	among(n int, column string) string
-	// update is the statement that changes the first so many columns of n rows, which are there. Its parameters are the whole rows,
-	// of which the first is the key.
+	// update returns the statement that changes the first so many columns of n existing rows. Its
+	// parameters are complete rows, which begin with the key.
 	update(n int, table string, same, columns []string, changed int) string
-	// overwrite is the same of all columns; a row that is not there is inserted.
+	// overwrite is like update for all columns; missing rows are inserted.
 	overwrite(n int, table string, same, columns []string) string
-	// remove is the statement that deletes the rows with n keys.
+	// remove returns the statement that deletes the rows with n keys.
 	remove(n int, table string, key []string) string
-	// bodyColumns are those of a body besides its key and what is packed, and body what is stored in them. It is an error that the database
-	// could not read the body as JSON.
+	// bodyColumns returns the columns of a body besides its key and packed, and body their
+	// values. body returns an error if the database could not read the body as JSON.
 	bodyColumns() []string
 	body(b []byte) ([]any, error)
-	// exactBody are the expressions of the body as it was written, and of what is packed of it.
+	// exactBody returns the expressions for the body as it was written, and for its packed form.
 	exactBody() string
-	// packs is how large bodies are packed; 0: the database compresses them itself.
+	// packs returns the format of packed large bodies, such as packedZstd; 0: the database
+	// compresses them itself.
 	packs() byte
-	// ended says whether a rollback failed because there was nothing left to undo.
+	// ended reports whether a rollback failed because the transaction had ended already.
 	ended(err error) bool
-	// fault says what an error of the driver is about.
+	// fault classifies an error of the driver.
 	fault(err error) fault
 
-	// snapshot is a transaction that reads one state of the database.
+	// snapshot returns the options of a transaction that reads one state of the database.
 	snapshot() *sql.TxOptions
 
 	migrations() [][]string
-	// ready does what may be possible at one start and not at another, after the migrations.
+	// ready runs after the migrations at each start. It does what may be possible at one start
+	// and not at another.
 	ready(ctx context.Context, db connection) error
 	version(ctx context.Context, db connection) (int, error)
 	setVersion(ctx context.Context, tx *sql.Tx, n int) error
 }
 
-// fault is what an error of a database is about.
+// fault is the kind of a database error.
 type fault int
 
 const (
 	faultOther       fault = iota
-	faultRow               // the row: the others can be written
-	faultFull              // no room
+	faultRow               // a row was refused; others can be written
+	faultFull              // no space
 	faultUnavailable       // the database cannot be used now
-	faultLocked            // by another process
-	faultDamaged           // the database is not what was written to it
+	faultLocked            // another process has locked the database
+	faultDamaged           // the database has changed unexpectedly
 )
 
-// statement is SQL that is being written, with its parameters. Its text is made of constants.
+// statement is an SQL statement under construction, with its parameters. Its text consists of
+// constants.
 type statement struct {
 	dialect dialect
 	text    strings.Builder
 	args    []any
 }
 
-// sql writes text.
+// sql appends text.
 func (s *statement) sql(text string) *statement {
 	s.text.WriteString(text)
 	return s
 }
 
-// arg writes a parameter.
+// arg appends a parameter.
 func (s *statement) arg(v any) *statement {
 	s.args = append(s.args, v)
 	s.text.WriteString(s.dialect.parameter(len(s.args)))
 	return s
 }
 
-// say is a statement of constant text, in which every ? is a parameter.
+// say returns a statement of constant text with the dialect's placeholders instead of each ?.
 func say(d dialect, text string) string {
 	var out strings.Builder
 	n := 0
@@ -170,7 +180,7 @@ func (c nameFrom) write(s *statement) {
 	}
 }
 
-// write looks for the key of the index: no body is read.
+// write uses the index: it reads no body.
 func (c termIs) write(s *statement) {
 	if c.not {
 		s.sql("NOT ")
@@ -208,7 +218,7 @@ func (c labelSet) write(s *statement) {
 
 func (c sinceAtMost) write(s *statement) { s.sql("o.since <= ").arg(c.moment) }
 
-// largest is the largest number that labels are compared as.
+// largest is the greatest number as which labels are compared.
 const largest = "9223372036854775807"
 
 func (c labelCompare) write(s *statement) { s.dialect.labelCompare(s, c) }
@@ -226,7 +236,7 @@ func (c createdIn) write(s *statement) {
 	}
 }
 
-// write looks through the lists of a path one in the other.
+// write nests the lists of a path.
 func (c fieldIs) write(s *statement) {
 	if c.not {
 		s.sql("NOT ")
@@ -257,10 +267,10 @@ func (c fieldIs) write(s *statement) {
 	s.sql(")")
 }
 
-// columns are what scanRow reads of an object, but for its body.
+// columns are those of an object that scanRow reads, without its body.
 const columns = "o.id, o.cluster, o.namespace, o.name, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, o.seq"
 
-// lead writes which rows of the leading table are of the plan's type: all that come after WHERE, but for spans.
+// lead writes the conditions on the leading table, after WHERE, except for spans.
 func (s *statement) lead(p *plan) {
 	switch {
 	case p.valued:
@@ -268,7 +278,7 @@ func (s *statement) lead(p *plan) {
 	case p.alias() == "l":
 		s.sql("l.type = ").arg(p.kind).sql(" AND l.label_key = ").arg(p.pair.key).sql(" AND l.label_value = ").arg(p.pair.value)
 		if p.index == byPairTime {
-			s.sql(" AND l.label_key < '.'") // as the condition of the index says
+			s.sql(" AND l.label_key < '.'") // the condition of the partial index
 		}
 	case p.name != "":
 		s.sql("o.type = ").arg(p.kind).sql(" AND o.name = ").arg(p.name)
@@ -284,7 +294,8 @@ func (s *statement) lead(p *plan) {
 	}
 }
 
-// rowAfter writes that the columns of the order are beyond the plan's position, as a comparison of rows if they all go the same way.
+// rowAfter writes that the columns of the order are beyond the plan's position. It compares rows
+// if all columns have the same direction.
 func (s *statement) rowAfter(p *plan) {
 	values, columns := p.position(), p.ordering()
 	if same, _ := uniform(columns); values == nil || !same {
@@ -308,7 +319,8 @@ func (s *statement) rowAfter(p *plan) {
 	s.sql(")")
 }
 
-// columnsAfter writes that columns are beyond values: for each of them, those before it are equal. Of no values it writes nothing.
+// columnsAfter writes that columns are beyond values: a column is, and all before it are equal.
+// Without values it writes nothing.
 func (s *statement) columnsAfter(values []any, columns []OrderColumn) {
 	for i := range values {
 		s.sql(map[bool]string{true: " AND (", false: " OR "}[i == 0] + "(")
@@ -322,7 +334,7 @@ func (s *statement) columnsAfter(values []any, columns []OrderColumn) {
 	}
 }
 
-// page writes how many rows are returned, and passed over before.
+// page writes the number of rows to return, and to skip before.
 func (s *statement) page(p *plan) {
 	if p.limit > 0 {
 		s.sql(" LIMIT ").arg(p.limit)
@@ -335,7 +347,7 @@ func (s *statement) page(p *plan) {
 	}
 }
 
-// counted writes the statement that counts what from names, no further than the plan's limit.
+// counted writes the statement that counts the rows of from, up to the plan's limit.
 func (s *statement) counted(p *plan, from func()) {
 	switch {
 	case p.index == byTally:
@@ -351,7 +363,7 @@ func (s *statement) counted(p *plan, from func()) {
 	}
 }
 
-// stepsOf is a path as SQLite and MySQL write it. Keys have no quotes.
+// stepsOf returns a path in the syntax of SQLite and MySQL. Keys have no quotes.
 func stepsOf(path FieldPath) string {
 	var out strings.Builder
 	out.WriteString("$")
@@ -365,7 +377,7 @@ func stepsOf(path FieldPath) string {
 	return out.String()
 }
 
-// pathOf is the path of a field as SQLite and MySQL write it. Keys have no quotes.
+// pathOf returns the path of a field in the syntax of SQLite and MySQL. Keys have no quotes.
 func pathOf(keys []string) string {
 	var out strings.Builder
 	out.WriteString("$")
@@ -375,7 +387,7 @@ func pathOf(keys []string) string {
 	return out.String()
 }
 
-// list is a list of strings as one parameter.
+// list encodes strings or numbers as one JSON parameter.
 func list(values any) string {
 	b, _ := json.Marshal(values) //nolint:errchkjson // strings
 	return string(b)

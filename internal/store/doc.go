@@ -1,4 +1,4 @@
-// Package store holds what was observed of every cluster, in SQL: a slim row for each
-// object, its labels for search, and its body. It knows no cluster and no controller; the
-// mirror writes, search reads.
+// Package store keeps the observed objects of all clusters in an SQL database: for each object a
+// small row, its labels for search, and its body. It depends on no cluster and no controller. The
+// mirror writes to it, and search reads from it.
 package store

@@ -9,13 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// chunk is how many objects a deletion takes at once: other writes get their turn between.
+// chunk is the number of objects that a deletion handles at once. Other writes can run between
+// chunks.
 const chunk = 1000
 
-// transaction is transact, or locked.
+// transaction is transact or locked.
 type transaction func(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error
 
-// locked is transact for who does not hold d.mu.
+// locked is transact for callers that do not hold d.mu.
 func (d *database) locked(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,9 +88,9 @@ func (d *database) dropType(ctx context.Context, cluster string, gr schema.Group
 	return nil
 }
 
-// deleteRows deletes, in chunks, every object of a type in a cluster, and what is known of its past.
+// deleteRows deletes all objects of a type in a cluster, with their history, in chunks.
 func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, transact transaction) error {
-	// Its past first: what is left of a past without its present could not be read.
+	// The history first: without the present state, the rest could not be decoded.
 	if err := d.dropHistory(ctx, cluster, kind, transact); err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (d *database) deleteRows(ctx context.Context, cluster string, kind int64, t
 	return nil
 }
 
-// exec runs a statement of constant text in a transaction of its own.
+// exec runs a statement of constant text in its own transaction.
 func (d *database) exec(ctx context.Context, text string, args ...any) error {
 	return d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		_, err := tx.ExecContext(ctx, say(d.dialect, text), args...)

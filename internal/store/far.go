@@ -10,16 +10,17 @@ import (
 	"strings"
 )
 
-// A page that is far down a list is reached without walking there, where it is known how many objects there are on the way: of each namespace of a
-// cluster for orders by these, and of all for others, which are read from their nearer end.
+// A page far down a list is found without reading all rows before it, if the number of objects
+// before it is known: for orders by cluster and namespace the number in each namespace, and for
+// other orders the total. The rows are read from the nearer end.
 
-// nearby is how many rows are passed over rather than counted.
+// nearby is the number of rows that are skipped rather than counted.
 const nearby = 500
 
-// mostPlaces is how many namespaces of clusters are counted to find a page.
+// mostPlaces is the maximum number of namespaces that are counted to find a page.
 const mostPlaces = 200_000
 
-// far reads the rows of a page that are found so; false: they are to be read as planned.
+// far reads the rows of such a page; false: they must be read as planned.
 func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok bool, err error) {
 	if q.Limit == 0 || q.Continue != "" || q.Offset < d.nearby && !q.Order.spaced() || q.chained() || q.OwnerUID != "" {
 		return nil, false, nil
@@ -36,7 +37,7 @@ func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok 
 	default:
 		return nil, false, nil
 	}
-	tx, err := d.read.BeginTx(ctx, d.dialect.snapshot()) // what is counted is what is read
+	tx, err := d.read.BeginTx(ctx, d.dialect.snapshot()) // the counts and the rows must match
 	if err != nil {
 		return nil, false, fmt.Errorf("list %s: %w", q.Resource, err)
 	}
@@ -47,13 +48,13 @@ func (d *database) far(ctx context.Context, q Query, p *plan) (rows []found, ok 
 	return rows, true, errors.Join(err, rollback(d.dialect, tx))
 }
 
-// spaced says whether the objects of a namespace of a cluster follow each other in an order.
+// spaced reports whether an order keeps the objects of a namespace together.
 func (o Order) spaced() bool {
 	columns := o.columns()
 	return len(columns) == 3 && columns[2].Name == "name"
 }
 
-// byPlaces reads a page in an order by clusters and namespaces, each by itself.
+// byPlaces reads a page in an order by clusters and namespaces, namespace by namespace.
 func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []found, err error) {
 	places, err := d.grouped(ctx, db, q, []By{{Column: "cluster"}, {Column: "namespace"}}, "", mostPlaces)
 	if err != nil {
@@ -97,7 +98,7 @@ func (d *database) byPlaces(ctx context.Context, db querier, q Query) (out []fou
 	return out, nil
 }
 
-// turn is a comparison of values of the column, in its direction.
+// turn applies the direction of the column to a comparison.
 func (c OrderColumn) turn(comparison int) int {
 	if c.Down {
 		return -comparison
@@ -105,7 +106,7 @@ func (c OrderColumn) turn(comparison int) int {
 	return comparison
 }
 
-// fromNearer reads a page of an order that an index has, from that end of it which is nearer.
+// fromNearer reads a page in an order with an index, from its nearer end.
 func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found, error) {
 	p, err := d.plan(ctx, db, q, position{}, true)
 	if err != nil || p == nil {
@@ -138,7 +139,7 @@ func (d *database) fromNearer(ctx context.Context, db querier, q Query) ([]found
 	return rows, err
 }
 
-// back is the reverse of a valid order.
+// back returns the reverse of a valid order.
 func (o Order) back() Order {
 	if o == Newest {
 		return Oldest
@@ -150,6 +151,6 @@ func (o Order) back() Order {
 	for i := range columns {
 		columns[i].Down = !columns[i].Down
 	}
-	back, _ := OrderBy(columns...) // they are those of an order
+	back, _ := OrderBy(columns...) // the columns are valid
 	return back
 }

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Step is one of a path: to a field, or to elements of a list.
+// Step is one step of a path: to a field, or to elements of a list.
 type Step struct {
-	Key   string // of a field; "": to elements
+	Key   string // of a field; "": elements
 	Every bool   // every element, else the one at Index
 	Index int
 }
@@ -20,10 +20,10 @@ type Step struct {
 // FieldPath leads to the values of a field.
 type FieldPath []Step
 
-// lists says whether it leads through all elements of a list.
+// lists reports whether the path leads through all elements of a list.
 func (p FieldPath) lists() bool { return slices.ContainsFunc(p, func(s Step) bool { return s.Every }) }
 
-// String is the path as it is written.
+// String returns the path in the syntax of ParseFieldPath.
 func (p FieldPath) String() string {
 	var out strings.Builder
 	for i, s := range p {
@@ -43,14 +43,15 @@ func (p FieldPath) String() string {
 	return out.String()
 }
 
-// Bounds of paths.
+// Limits of paths.
 const (
 	longestPath = 1024 // characters
-	mostLists   = 3    // that a path leads through: each is a loop in the other
+	mostLists   = 3    // lists with every element: each is a nested loop
 	mostIndex   = 100_000
 )
 
-// ParseFieldPath understands spec.nodeName, metadata.annotations['a.b/c'], spec.containers[].image and spec.containers[0].image.
+// ParseFieldPath parses paths such as spec.nodeName, metadata.annotations['a.b/c'],
+// spec.containers[].image and spec.containers[0].image.
 func ParseFieldPath(path string) (out FieldPath, err error) {
 	invalid := func(why string) (FieldPath, error) {
 		return nil, fmt.Errorf("%w: field %q: %s", ErrSelector, path, why)
@@ -109,7 +110,7 @@ func ParseFieldPath(path string) (out FieldPath, err error) {
 	}
 }
 
-// elementStep cuts [] or [N] off a path.
+// elementStep cuts [] or [N] off the beginning of a path.
 func elementStep(path string) (step Step, rest string, ok bool) {
 	index, rest, ok := strings.Cut(path[1:], "]")
 	if index == "" || !ok {
@@ -123,7 +124,8 @@ func word(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-'
 }
 
-// split cuts a path at its lists: what leads to each of them, and what follows the last.
+// split cuts a path at its lists: lists are the paths to each of them, and rest follows the last
+// one.
 func (p FieldPath) split() (lists []FieldPath, rest FieldPath) {
 	for i, s := range p {
 		if s.Every {
@@ -135,7 +137,8 @@ func (p FieldPath) split() (lists []FieldPath, rest FieldPath) {
 	return lists, rest
 }
 
-// asked is what a requirement asks for: the values, and whether none of them may be; whether there is anything at all.
+// asked returns the meaning of a requirement: its values, whether it is negated, and whether it
+// is about existence.
 func (f FieldRequirement) asked() (values []string, not, exists bool, err error) {
 	switch f.Operator {
 	case selection.Equals, selection.DoubleEquals:
@@ -154,7 +157,7 @@ func (f FieldRequirement) asked() (values []string, not, exists bool, err error)
 	}
 }
 
-// nodes are what a path leads to in a body, but for null.
+// nodes returns the values at a path in a body, without null.
 func (p FieldPath) nodes(of any) []any {
 	if len(p) == 0 {
 		if of == nil {
@@ -183,7 +186,7 @@ func (p FieldPath) nodes(of any) []any {
 	return nil
 }
 
-// textOf is the text of a value, as it is compared; false: it is a list or an object.
+// textOf returns the text of a value for comparisons; false: it is a list or an object.
 func textOf(v any) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -198,7 +201,7 @@ func textOf(v any) (string, bool) {
 	}
 }
 
-// holds says whether what a path leads to in a body is as asked.
+// holds reports whether the condition holds for a body.
 func (c fieldIs) holds(body any) bool {
 	nodes := c.path.nodes(body)
 	if c.exists {

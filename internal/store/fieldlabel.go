@@ -5,20 +5,21 @@ import (
 	"slices"
 )
 
-// fieldLabel is a label of field selectors that Kubernetes' API servers compute for a type: it is no field of the object, or has a value where the field is
-// not there. Whether it exists is asked of the object's fields.
+// fieldLabel is a label of field selectors that Kubernetes' API servers compute for a type: it is
+// not a field of the object, or has a value where the field is missing. Requirements on its
+// existence are about the object's fields.
 type fieldLabel struct {
-	of     []string // paths: the first that is there, and not empty, has the value
-	absent string   // the value where none is
+	of     []string // paths; the first value that is not empty counts
+	absent string   // the value if there is none
 }
 
-// fieldLabels are all of them, as the registries of Kubernetes 1.36 have them. Other labels that they serve are the text of the field that they name, which is
-// the rule for all fields here.
+// fieldLabels has all of them, as in the registries of Kubernetes 1.36. Other labels that they
+// serve are the text of the field of that name, like all fields here.
 var fieldLabels = map[groupResource]map[string]fieldLabel{
 	{"", "pods"}: {
-		"spec.host":        {of: []string{"spec.nodeName"}}, // of clients older than v1
+		"spec.host":        {of: []string{"spec.nodeName"}}, // from clients older than v1
 		"spec.hostNetwork": {of: []string{"spec.hostNetwork"}, absent: "false"},
-		"status.podIPs":    {}, // served, and empty of every pod
+		"status.podIPs":    {}, // served, and empty for every pod
 	},
 	{"", "nodes"}:                  {"spec.unschedulable": {of: []string{"spec.unschedulable"}, absent: "false"}},
 	{"", "events"}:                 {"source": {of: []string{"source.component", "reportingComponent"}}},
@@ -26,13 +27,13 @@ var fieldLabels = map[groupResource]map[string]fieldLabel{
 	{"batch", "jobs"}:              {"status.successful": {of: []string{"status.succeeded"}, absent: "0"}},
 }
 
-// Computed says whether a requirement is on a label that API servers compute for a type.
+// Computed reports whether a requirement is on a label that API servers compute for a type.
 func Computed(group, resource string, f FieldRequirement) bool {
 	_, ok := labelOf(groupResource{group, resource}, f)
 	return ok
 }
 
-// labelOf returns the label that a requirement is on, if it is computed.
+// labelOf returns the computed label of a requirement; false: it is not on one.
 func labelOf(gr groupResource, f FieldRequirement) (fieldLabel, bool) {
 	label, ok := fieldLabels[gr][f.Path]
 	_, _, exists, err := f.asked()
@@ -60,7 +61,8 @@ func compileLabelled(gr groupResource, f FieldRequirement, label fieldLabel) (co
 	return out, fewValues(f, values)
 }
 
-// labelIs holds if a computed label has one of the values, or one of its fields exists; with not, if that is not so.
+// labelIs holds if a computed label has one of the values, or one of its fields exists; with not,
+// the result is negated.
 type labelIs struct {
 	paths  []FieldPath // none leads through a list
 	absent string
@@ -69,9 +71,9 @@ type labelIs struct {
 	not    bool
 }
 
-// write takes a field that is empty for one that is not there.
+// write treats an empty field like a missing one.
 func (c labelIs) write(s *statement) {
-	if len(c.paths) == 0 { // the same of all objects
+	if len(c.paths) == 0 { // the same for all objects
 		s.sql(map[bool]string{true: "1 = 1", false: "1 = 0"}[c.holds(nil)])
 		return
 	}
@@ -100,7 +102,7 @@ func (c labelIs) write(s *statement) {
 	s.sql(")")
 }
 
-// holds says whether it does for a body.
+// holds reports whether the condition holds for a body.
 func (c labelIs) holds(body any) bool {
 	value, there := "", false
 	for _, path := range c.paths {

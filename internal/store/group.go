@@ -8,34 +8,37 @@ import (
 	"strings"
 )
 
-// By is what objects are counted by.
+// By is a property by which objects are counted.
 type By struct {
-	// Column is cluster or namespace; "": see the others.
+	// Column is cluster or namespace; "": Label or Field is set.
 	Column string
 	// Label is the key of a label.
 	Label string
-	// Field is the path of a declared field. Of one that may have several values objects are counted at each of them.
+	// Field is the path of a declared field. An object with several values counts for each of
+	// them.
 	Field string
 }
 
-// Group is how many objects have the values that they were counted by, in that order. A value that an object does not have is "".
+// Group is the number of objects with certain values, in the order of the properties. A missing
+// value is "".
 type Group struct {
 	Values  []string
 	Objects int64
 }
 
-// mostGroups is how many are returned at most: more is no summary.
+// mostGroups is the maximum number of returned groups. More would not be a summary.
 const mostGroups = 10_000
 
-// ErrGroups says that objects cannot be counted so.
+// ErrGroups means that objects cannot be counted by these properties.
 var ErrGroups = fmt.Errorf("%w: objects cannot be counted so", ErrSelector)
 
-// FieldOf is the declared field of a type that has a path; false: it is not declared there.
+// FieldOf reports whether a path is a declared field of a type.
 func FieldOf(group, resource, path string) bool {
 	return slices.Contains(declaredOf(groupResource{group, resource}), path)
 }
 
-// Groups counts the objects that a query selects, now, by what they have. Order, Limit and Continue do not matter. Its groups are in no order.
+// Groups counts the objects that a query selects now, by properties. It ignores Order, Limit and
+// Continue. The groups are in no order.
 func (s *Store) Groups(ctx context.Context, q Query, by []By) (out []Group, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		out, err = d.groups(ctx, q, by)
@@ -67,7 +70,7 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 	if field < 0 {
 		return d.grouped(ctx, d.read, q, by, "", mostGroups)
 	}
-	// Those with the field, and what is left of all: those without.
+	// First those with the field. Then those without, as the difference to all.
 	some, err := d.grouped(ctx, d.read, q, by, declaredPair(by[field].Field, "").key, mostGroups)
 	if err != nil || several(by[field].Field) {
 		return some, err
@@ -92,12 +95,13 @@ func (d *database) groups(ctx context.Context, q Query, by []By) ([]Group, error
 	return some, nil
 }
 
-// several says whether an object may have more than one value of a declared field.
+// several reports whether an object may have several values of a declared field.
 func several(path string) bool {
 	return path == FieldImages || path == FieldReferences || path == FieldIs
 }
 
-// grouped counts by columns and labels, or also by the declared field that has a key: then that leads. At most so many groups are returned.
+// grouped counts by columns and labels, or also by the declared field with the key, which then
+// leads. More than most groups are an error.
 func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, key string, most int) ([]Group, error) {
 	q.Order, q.Limit = ByKey, 0
 	var lead *pair
@@ -115,7 +119,7 @@ func (d *database) grouped(ctx context.Context, db querier, q Query, by []By, ke
 	p.spread = labelled || p.leads || p.alias() == "o"
 	alias := "o."
 	if !p.whole() {
-		alias = "l." // all that is needed is in the index
+		alias = "l." // the index has all that is needed
 	}
 	s := &statement{dialect: d.dialect}
 	s.sql("SELECT ")

@@ -16,67 +16,70 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Object names what had, or has, a name in a cluster.
+// Object is the name of present or past objects in a cluster.
 type Object struct {
 	Cluster         string
 	Resource        schema.GroupResource
 	Namespace, Name string
 }
 
-// Revision is one state of an object. Moments are those at which the store heard of changes.
+// Revision is one state of an object. Times are those at which the store received the changes.
 type Revision struct {
-	Seq     int64     // of the change that began it
-	Since   time.Time // when that was; zero: before there was a history
-	Until   time.Time // when it ended; zero: it is the present state
-	EndSeq  int64     // of the change that ended it; 0: it is the present state
-	Deleted bool      // the object was deleted then
+	Seq     int64     // sequence of the change that began it
+	Since   time.Time // time of that change; zero: before there was a history
+	Until   time.Time // time of its end; zero: it is the present state
+	EndSeq  int64     // sequence of the change that ended it; 0: present state
+	Deleted bool      // the object was deleted at the end
 	Row     Row
 }
 
-// Revisions are some of the states of objects, and the epoch of their sequences. Next is for the next page; 0: there is none.
+// Revisions is a page of states of objects, with the epoch of their sequences. Next is the
+// argument before of the next page; 0: none.
 type Revisions struct {
 	Epoch string
 	Items []Revision
 	Next  int64
 }
 
-// ObjectChange is one change: from which state on, up to which.
+// ObjectChange is one change of an object.
 type ObjectChange struct {
 	Seq  int64
 	Time time.Time
 	Verb ChangeVerb
-	Row  Row // its key, UID and type; no body
+	Row  Row // key, UID and type; no body
 }
 
-// ChangeVerb is what a change did.
+// ChangeVerb is the kind of a change.
 type ChangeVerb string
 
-// What changes do.
+// Kinds of changes.
 const (
 	Created ChangeVerb = "Created"
 	Updated ChangeVerb = "Updated"
 	Removed ChangeVerb = "Deleted"
 )
 
-// Changes are some of the changes between two moments, and the epoch of their sequences. Next is after which the next page begins; 0: there is none.
+// Changes is a page of changes between two moments, with the epoch of their sequences. Next is
+// the argument after of the next page; 0: none.
 type Changes struct {
 	Epoch string
 	Items []ObjectChange
 	Next  int64
 }
 
-// reader reads one state of the database.
+// reader reads one snapshot of the database.
 type reader struct {
 	*database
 
 	ctx  context.Context //nolint:containedctx // lives as long as one transaction
 	tx   *sql.Tx
 	kind int64
-	from int64 // of no moment before is everything known
-	life int64 // what ended before is not kept
+	from int64 // earlier moments are not completely known
+	life int64 // states that ended earlier are not kept
 }
 
-// reading calls f with a snapshot in which the history of a type can be read; not at all where nothing was ever stored of the type.
+// reading calls f with a snapshot of the history of a type. It does not call f if no object of
+// the type was ever stored.
 func (d *database) reading(ctx context.Context, gr schema.GroupResource, f func(*reader) error) (err error) {
 	if !d.keeping.get().of(gr) {
 		return fmt.Errorf("%w: none is kept of %s", ErrNoHistory, gr)
@@ -99,21 +102,23 @@ func (d *database) reading(ctx context.Context, gr schema.GroupResource, f func(
 	return f(r)
 }
 
-// since refuses a moment of which not everything is known.
+// since returns the moment in milliseconds, or an error if it is not completely known.
 func (r *reader) since(t time.Time) (int64, error) {
 	if ms := t.UnixMilli(); ms >= r.from {
 		return ms, nil
 	}
-	return 0, &TooOldError{time.UnixMilli(r.from).Add(time.Second - 1).Truncate(time.Second).UTC()} // it is said to the second, and is to be one that can be asked for
+	// Rounded up, since errors have seconds and the moment must be valid in a request.
+	return 0, &TooOldError{time.UnixMilli(r.from).Add(time.Second - 1).Truncate(time.Second).UTC()}
 }
 
-// epochOf is the epoch of what is read.
+// epochOf returns the epoch of the snapshot.
 func (r *reader) epochOf() (epoch string, err error) {
 	err = r.tx.QueryRowContext(r.ctx, "SELECT id FROM epoch").Scan(&epoch)
 	return epoch, err
 }
 
-// restore returns the record of a revision: it begins with the next one that can be read by itself, or the present state.
+// restore decodes the record of a revision. It starts from the next revision that stands alone,
+// or from the present state.
 func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 	var chain [][]byte
 	whole := false
@@ -157,7 +162,8 @@ func (r *reader) restore(of *Row, object, id int64) (out []byte, err error) {
 	return next, nil
 }
 
-// listAt returns the page of a query at its moment: those of the objects that are as they were then, and of the revisions of that time.
+// listAt returns the page of a query at its moment: objects that have not changed since, and
+// revisions of that time.
 func (d *database) listAt(ctx context.Context, q Query, after position) (page Page, err error) {
 	p, err := d.plan(ctx, d.read, q, after, false)
 	if err != nil {
@@ -195,8 +201,9 @@ func (d *database) listAt(ctx context.Context, q Query, after position) (page Pa
 // rows compares rows in an order.
 func (o Order) rows(a, b found) int { return o.compare(a.at(), b.at()) }
 
-// past returns the rows of a query that were something else at a moment than they are: those that come first after a position, one more than its limit, and
-// perhaps others. They are looked for in the order of the key.
+// past returns the rows of a query that were in another state at a moment: the first ones after a
+// position, one more than the query's limit, and perhaps others. It reads in the order of the
+// key.
 func (r *reader) past(q Query, after position, moment int64) (out []found, err error) {
 	type candidate struct {
 		object, id int64
@@ -243,7 +250,7 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 				case q.Limit <= 0:
 				case q.Order == ByKey && len(out) > q.Limit:
 					return out, nil
-				case len(out) > 2*q.Limit+chunk: // they may all be before what is still to come
+				case len(out) > 2*q.Limit+chunk: // the rows to come may all be before these
 					slices.SortFunc(out, q.Order.rows)
 					out = out[:q.Limit+1]
 				}
@@ -253,7 +260,8 @@ func (r *reader) past(q Query, after position, moment int64) (out []found, err e
 	return out, nil
 }
 
-// pastWithin calls f with the next chunk of what was something else at a moment than it is, in a span, after a position and the id of its object.
+// pastWithin calls f with the next chunk of past states at a moment, in a span, after a position
+// and the id of its object.
 func (r *reader) pastWithin(within []string, after position, last, moment int64, f func(*sql.Rows) error) error {
 	args := []any{r.kind, after.Cluster, after.Cluster, after.Namespace, after.Name, cmp.Or(last, 1<<62), moment, moment}
 	for _, part := range within {
@@ -265,11 +273,12 @@ func (r *reader) pastWithin(within []string, after position, last, moment int64,
 		` ORDER BY p.cluster, p.namespace, p.name, p.id LIMIT ?`), f, append(args, chunk)...)
 }
 
-// mostPastSpans is how many ranges of the past are looked up one by one: of more, all of it is read.
+// mostPastSpans is the maximum number of ranges of the history that are looked up one by one.
+// With more, the whole history is read.
 const mostPastSpans = 1000
 
-// spans are the ranges of keys, in order, outside of which a query selects nothing: each is a cluster, or one and a namespace, or these and a name; or
-// there is one without any, which is everything.
+// spans returns the ranges of keys that contain all results of a query, in order. Each is a
+// cluster, a cluster and namespace, or these and a name. A single empty range means everything.
 func (r *reader) spans(q Query) (out [][]string) {
 	clusters := slices.Clone(q.Clusters)
 	if len(clusters)+len(q.Namespaces)+len(q.Names) == 0 && q.Scopes == nil {
@@ -312,7 +321,7 @@ func (r *reader) spans(q Query) (out [][]string) {
 	return out
 }
 
-// reaches says whether a query can select a row with a key.
+// reaches reports whether a query can select a row with this key.
 func (q Query) reaches(r *Row) bool {
 	in := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
 	return in(q.Clusters, r.Cluster) && in(q.Namespaces, r.Namespace) && in(q.Names, r.Name) && strings.HasPrefix(r.Name, q.NamePrefix) &&
@@ -320,7 +329,8 @@ func (q Query) reaches(r *Row) bool {
 		(q.Scopes == nil || slices.Contains(q.Scopes[r.Cluster], r.Namespace))
 }
 
-// Selects says whether a query selects a row. Of one without a body what is not known is taken for what the query wants.
+// Selects reports whether a query selects a row. For a row without a body, unknown parts count as
+// matching.
 func (q Query) Selects(r *Row) bool {
 	if r.Body == nil {
 		q.Version, q.OwnerUID, q.Since, q.Before = "", "", time.Time{}, time.Time{}
@@ -331,7 +341,7 @@ func (q Query) Selects(r *Row) bool {
 	return q.selects(r)
 }
 
-// selects says whether a query selects a whole row.
+// selects reports whether a query selects a complete row.
 func (q Query) selects(r *Row) bool {
 	if q.Version != "" && q.Version != r.Version && !slices.Contains(q.Interchangeable, r.Version) || q.OwnerUID != "" && q.OwnerUID != r.OwnerUID ||
 		q.Labels != nil && !q.Labels.Matches(labels.Set(r.Labels)) || !q.reaches(r) || !q.created(r) || !q.Slim.selects(q.resource(), r) {
@@ -354,7 +364,7 @@ func (q Query) selects(r *Row) bool {
 	return true
 }
 
-// searched decodes what of a row's body is searched, as in the database.
+// searched decodes the part of a row's body that is searched, as in the database.
 func (r *Row) searched(body *map[string]any) (err error) {
 	text := r.Body
 	if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == secrets {
@@ -367,7 +377,7 @@ func (r *Row) searched(body *map[string]any) (err error) {
 	return d.Decode(body)
 }
 
-// holds says whether a condition of a column or a declared field holds for a row.
+// holds reports whether a condition on a column or a declared field holds for a row.
 func holds(c condition, r *Row) bool {
 	switch c := c.(type) {
 	case columnIn:
@@ -390,7 +400,7 @@ func moment(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// revisions returns the states of an object: the present one, and then those of which there are revisions.
+// revisions returns the states of an object: the present one first, then its revisions.
 func (d *database) revisions(ctx context.Context, of Object, before int64, limit int) (out Revisions, err error) {
 	err = d.reading(ctx, of.Resource, func(r *reader) error {
 		if out.Epoch, err = r.epochOf(); err != nil {
@@ -442,7 +452,7 @@ func scanRevision(rows *sql.Rows, row Row) (Revision, error) {
 	return one, err
 }
 
-// revision returns one state of an object, whole.
+// revision returns one complete state of an object.
 func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revision, err error) {
 	found := false
 	err = d.reading(ctx, of.Resource, func(r *reader) error {
@@ -487,9 +497,9 @@ func (d *database) revision(ctx context.Context, of Object, seq int64) (out Revi
 	return out, nil
 }
 
-// deleted returns deleted objects, whole.
+// deleted returns deleted objects, with bodies.
 func (d *database) deleted(ctx context.Context, q Query, hidden func(of *Row, ended time.Time) bool, before int64, limit int) (out Revisions, err error) {
-	if _, err := compile(q); err != nil { // what cannot be answered
+	if _, err := compile(q); err != nil { // the query is invalid
 		return out, err
 	}
 	err = d.reading(ctx, schema.GroupResource{Group: q.Group, Resource: q.Resource}, func(r *reader) error {
@@ -547,8 +557,8 @@ func (d *database) deleted(ctx context.Context, q Query, hidden func(of *Row, en
 	return out, nil
 }
 
-// changed returns the changes between two moments. Each began a state or deleted an object: those that ended a state are of the revisions; those that
-// made an object are where its first state is.
+// changed returns the changes between two moments. Ends of states are in the revisions; creations
+// are where the first state of an object is.
 func (d *database) changed(ctx context.Context, q Query, from, to time.Time, after int64, limit int) (out Changes, err error) {
 	if q.Version != "" || q.OwnerUID != "" || q.Labels != nil && !q.Labels.Empty() || len(q.Fields) > 0 {
 		return out, fmt.Errorf("%w: changes are selected by cluster, namespace and name only", ErrSelector)
@@ -570,7 +580,8 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 				if !q.reaches(&c.Row) || r.shown(c.Row.Cluster, r.kind) == "" {
 					continue
 				}
-				if n := len(out.Items); n >= limit && out.Items[n-1].Seq != c.Seq { // one may delete an object and create another of its name
+				// A change may delete an object and create another one of its name.
+				if n := len(out.Items); n >= limit && out.Items[n-1].Seq != c.Seq {
 					out.Next = out.Items[n-1].Seq
 					return nil
 				}
@@ -588,13 +599,14 @@ func (d *database) changed(ctx context.Context, q Query, from, to time.Time, aft
 	return out, nil
 }
 
-// changeSources are where changes of a type are found, in an interval of time and after a sequence: what ended a state, and what made an object, of which
-// the first state is past or present.
+// changeSources are the statements that find changes of a type, in an interval of time and after
+// a sequence: ends of states, and creations of objects whose first state is past or present.
 var changeSources = []struct {
 	verb ChangeVerb
 	text string
 }{
-	// The sequence is no way to begin: of most types it were that of everything. Nor are the objects that have a past.
+	// The sequence must not lead: for most types that would read the changes of all types. Nor
+	// may the objects with a history.
 	{"", `SELECT r.id, r.until, p.cluster, p.namespace, p.name, p.uid, p.ended FROM revision r CROSS JOIN past p
 		WHERE p.id = r.object AND p.type = ? AND r.until > ? AND r.until <= ? AND +r.id > ? ORDER BY r.id LIMIT ?`},
 	{Created, `SELECT r.began, r.since, p.cluster, p.namespace, p.name, p.uid, 0 FROM revision r CROSS JOIN past p
@@ -603,10 +615,11 @@ var changeSources = []struct {
 		WHERE o.type = ? AND o.made > ? AND o.made <= ? AND o.began = o.id AND o.began > ? ORDER BY o.began LIMIT ?`},
 }
 
-// changes returns the next changes after a sequence, in its order, and after which there are more; 0: there are none.
+// changes returns the next changes after a sequence, in order. next is the sequence after which
+// there are more; 0: none.
 func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, next int64, err error) {
 	const all = 1 << 62
-	until := int64(all) // up to where each source was read
+	until := int64(all) // up to this sequence all sources were read
 	for _, source := range changeSources {
 		n, last := 0, int64(0)
 		if err := each(r.ctx, r.tx, say(r.dialect, source.text), func(rows *sql.Rows) error {
@@ -624,7 +637,7 @@ func (r *reader) changes(q Query, from, to, after int64) (out []ObjectChange, ne
 			}
 			c.Time = moment(at)
 			n, last = n+1, c.Seq
-			if at > from { // the first state may be older than its end
+			if at > from { // the first state may have begun before the interval
 				out = append(out, c)
 			}
 			return nil

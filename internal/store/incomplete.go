@@ -15,15 +15,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// An object that the database refuses is stored without the part that it refuses, as soon as less of it fits: without the fields that are nested too deep,
-// then with its metadata alone, then with what is known of it without its body, then without its labels and its owner. The body says so in
-// IncompleteAnnotation, which names the missing fields, and an index leads to such objects. Of an object of which not even the name fits
-// nothing is stored.
+// An object that the database refuses is stored without a part. The reductions are tried in this
+// order: without deeply nested fields, only the metadata, only the data that is known without the
+// body, and this without labels and owner. The body then has IncompleteAnnotation with the names
+// of the missing fields, and an index finds such objects. If even the name is refused, nothing is
+// stored.
 
-// IncompleteAnnotation names what is missing of an object. It is that of the fleet API. Writers see to it that nobody else sets it.
+// IncompleteAnnotation has the names of the missing parts of an object. It is that of the fleet
+// API. Writers remove it from objects of clusters.
 const IncompleteAnnotation = "fleet.orrery.dev/incomplete"
 
-// Incomplete counts objects of a type of a cluster that are not stored as they are.
+// Incomplete has the counts of incompletely stored objects of a type in a cluster.
 type Incomplete struct {
 	Cluster  string
 	Resource schema.GroupResource
@@ -31,7 +33,8 @@ type Incomplete struct {
 	Missing  int // not stored
 }
 
-// Incomplete returns which types of which clusters have objects that are not stored as they are, by cluster, group and resource.
+// Incomplete returns the types with incompletely stored objects, sorted by cluster, group and
+// resource.
 func (s *Store) Incomplete(ctx context.Context) (out []Incomplete, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.countIncomplete(ctx)
@@ -40,10 +43,10 @@ func (s *Store) Incomplete(ctx context.Context) (out []Incomplete, err error) {
 	return out, err
 }
 
-// incompletePair leads to the objects that are stored without a part.
+// incompletePair finds the objects that are stored without a part.
 var incompletePair = pair{".[incomplete]", "yes"}
 
-// incompleteTerms are the terms of a body that says that it is not whole.
+// incompleteTerms returns the index terms of a body that is marked as incomplete.
 func incompleteTerms(body []byte) []pair {
 	if !bytes.Contains(body, []byte(IncompleteAnnotation)) {
 		return nil
@@ -64,7 +67,8 @@ func (d *database) refuses(err error) bool {
 	return errors.Is(err, errNoJSON) || errors.Is(err, errNoKey) || d.dialect.fault(err) == faultRow
 }
 
-// reduce writes as much of a change as the database takes, after it refused the whole for a cause. d.mu must be held.
+// reduce writes the largest part of a change that the database accepts, after it refused the
+// whole with cause. The caller holds d.mu.
 func (d *database) reduce(ctx context.Context, c *Change, cause error) (rejected, err error) {
 	about := &RejectedError{Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name, Err: cause}
 	if !c.Delete {
@@ -79,7 +83,7 @@ func (d *database) reduce(ctx context.Context, c *Change, cause error) (rejected
 				return nil, err
 			}
 		}
-		// What has the name is not what the cluster has.
+		// The stored row of that name, if any, is not the object of the cluster.
 		gone := Change{Row: Row{Cluster: c.Cluster, Group: c.Group, Resource: c.Resource, Namespace: c.Namespace, Name: c.Name}, Delete: true}
 		if err := d.attempt(ctx, []Change{gone}); err != nil && !d.refuses(err) {
 			return nil, err
@@ -93,7 +97,8 @@ func (d *database) reduce(ctx context.Context, c *Change, cause error) (rejected
 	return about, nil
 }
 
-// complete takes note that the database has taken a change: a row that it refused under that name is there, or gone. d.mu must be held.
+// complete records that the database accepted a change: a row that it refused under that name is
+// now stored, or gone. The caller holds d.mu.
 func (d *database) complete(c *Change) {
 	if len(d.incomplete) == 0 {
 		return
@@ -104,7 +109,8 @@ func (d *database) complete(c *Change) {
 	}
 }
 
-// forgetIncomplete takes note that a type of a cluster, or, of kind 0, all of it, is deleted. d.mu must be held.
+// forgetIncomplete records that a type of a cluster (kind 0: every type) was deleted. The caller
+// holds d.mu.
 func (d *database) forgetIncomplete(cluster string, kind int64) {
 	for at := range d.incomplete {
 		if at.cluster == cluster && (kind == 0 || at.kind == kind) {
@@ -113,7 +119,8 @@ func (d *database) forgetIncomplete(cluster string, kind int64) {
 	}
 }
 
-// countIncomplete asks the index, by the connection that writes: whoever writes asks, and must not wait for readers.
+// countIncomplete reads the counts. It uses the writing connection, because writers call it and
+// must not wait for readers.
 func (d *database) countIncomplete(ctx context.Context) ([]Incomplete, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,7 +154,7 @@ func (d *database) countIncomplete(ctx context.Context) ([]Incomplete, error) {
 	return out, nil
 }
 
-// recount counts the objects that are stored without a part. d.mu must be held.
+// recount counts the objects that are stored without a part. The caller holds d.mu.
 func (d *database) recount(ctx context.Context) error {
 	if d.patience > 0 {
 		var cancel context.CancelFunc
@@ -177,7 +184,7 @@ func (d *database) recount(ctx context.Context) error {
 	return nil
 }
 
-// reductions are what may be stored of a row, from the most to the least.
+// reductions returns the reduced forms of a row, the largest first.
 func reductions(r *Row) (out []Row) {
 	with := func(body []byte) {
 		if body != nil {
@@ -198,10 +205,11 @@ func reductions(r *Row) (out []Row) {
 	return append(out, bare, unnamed)
 }
 
-// mostMissing is how long the names of missing fields may be, in bytes.
+// mostMissing is the maximum length of the names of missing fields, in bytes.
 const mostMissing = 200
 
-// keepFields is an object with its metadata and the fields to keep, which says which others are missing; nil: none is, or the metadata cannot be read.
+// keepFields returns an object with its metadata and the fields to keep, annotated with the
+// missing ones; nil: none is missing, or the metadata cannot be read.
 func keepFields(fields map[string]json.RawMessage, keep func(name string, field json.RawMessage) bool) []byte {
 	kept := map[string]any{}
 	var missing []string
@@ -242,7 +250,7 @@ func keepFields(fields map[string]json.RawMessage, keep func(name string, field 
 	return body
 }
 
-// bareBody is what is known of an object without its body.
+// bareBody returns a body with the data that is known without the original one.
 func bareBody(r *Row, labels map[string]string) []byte {
 	metadata := map[string]any{
 		"name": r.Name, "uid": r.UID, "resourceVersion": r.ResourceVersion,

@@ -15,12 +15,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ErrExpired says that what changed since a version is not known any more, or that the version is of another database.
+// ErrExpired means that the changes since a version are no longer known, or that the version
+// belongs to another database.
 var ErrExpired = errors.New("what changed since that version is not known")
 
-// Version is a state of the store: the epoch of the database, as a number of six digits, and the sequence of the last change in the
-// thirteen digits below. It is a number that fits into 63 bits, as those who read resourceVersions expect. Of two versions of one epoch the
-// greater is the later one; of two epochs none is.
+// Version is a state of the store. It consists of a six-digit number for the epoch of the
+// database, and the sequence of the last change in the thirteen digits below. So it is a 63-bit
+// number, as clients expect of resourceVersions. Of two versions of one epoch, the greater is
+// later. Versions of different epochs are not comparable.
 type Version int64
 
 const (
@@ -28,14 +30,14 @@ const (
 	epochs    = 900_000
 )
 
-// versionOf is the version of a sequence in an epoch.
+// versionOf returns the version of a sequence in an epoch.
 func versionOf(epoch string, seq int64) Version {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(epoch)) // a hash takes everything
 	return Version(int64(1+h.Sum64()%epochs)*sequences + seq)
 }
 
-// ParseVersion reads what String wrote.
+// ParseVersion parses the result of String.
 func ParseVersion(s string) (Version, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < sequences || n > (epochs+1)*sequences || strconv.FormatInt(n, 10) != s {
@@ -44,42 +46,44 @@ func ParseVersion(s string) (Version, error) {
 	return Version(n), nil
 }
 
-// String is the version as a resourceVersion.
+// String returns the version as a resourceVersion.
 func (v Version) String() string { return strconv.FormatInt(int64(v), 10) }
 
-// At is the version of another sequence in the same epoch.
+// At returns the version of another sequence in the same epoch.
 func (v Version) At(seq int64) Version { return v - v%sequences + Version(seq) }
 
 func (v Version) seq() int64 { return int64(v % sequences) }
 
-// Event is what one change did to one object. Of a state whose Body is nil only the key, the UID and the labels are known.
+// Event is one change of one object. A state without Body has only the key, the UID and the
+// labels.
 type Event struct {
 	Version       Version
-	Before, After *Row      // nil: there was none, or is none any more
-	Time          time.Time // when it was committed
+	Before, After *Row      // nil: the object did not exist before, or does not exist after
+	Time          time.Time // time of the commit
 
 	size int64
 }
 
-// How much is remembered of what changed lately, and how long when nobody asks.
+// Limits on the journal's memory, and on its life without readers.
 const (
-	journalBytes    = 32 << 20
-	journalIdle     = 10 * time.Minute
-	journalWindow   = 50 * time.Millisecond // those who wait are told of all that was committed meanwhile
-	journalOverhead = 500                   // bytes of an event beside its bodies
+	journalBytes = 32 << 20
+	journalIdle  = 10 * time.Minute
+	// Waiting readers are notified once for all commits of this interval.
+	journalWindow   = 50 * time.Millisecond
+	journalOverhead = 500 // bytes of an event besides its bodies
 )
 
-// journal remembers what was committed lately, for those who follow it. It does so from the first question for a version on, until nobody
-// has asked anything for some time.
+// journal keeps the latest changes in memory for watches. It starts with the first request for a
+// version, and stops after some time without requests.
 type journal struct {
 	mu     sync.Mutex
 	epoch  string
 	last   int64 // sequence of the last commit
-	from   int64 // every event after it is here, or is of a type that has lost some
+	from   int64 // later events are all here, except those of types that have lost some
 	used   time.Time
 	on     bool
 	size   int64
-	events []*Event // in their order
+	events []*Event // in the order of the sequence
 	types  map[schema.GroupResource]*typeJournal
 	limit  int64
 	now    func() time.Time
@@ -87,11 +91,11 @@ type journal struct {
 	due    bool
 }
 
-// typeJournal is the part of a journal that is of one type.
+// typeJournal is the part of a journal for one type.
 type typeJournal struct {
 	events  []*Event
-	lost    int64         // the last sequence of which the event is not here any more
-	changed chan struct{} // closed when there are events that were not there before
+	lost    int64         // sequence of the last event that was removed
+	changed chan struct{} // closed when there are new events
 	news    bool
 }
 
@@ -101,7 +105,7 @@ func newJournal() *journal {
 	return j
 }
 
-// reset begins with another state of a database. Whoever follows what was before is told that it expired.
+// reset starts with another state of a database. Readers of the previous one get ErrExpired.
 func (j *journal) reset(epoch string, seq int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -109,7 +113,7 @@ func (j *journal) reset(epoch string, seq int64) {
 	j.forget()
 }
 
-// forget makes the journal empty. j.mu must be held.
+// forget empties the journal. The caller holds j.mu.
 func (j *journal) forget() {
 	j.events, j.size, j.from = nil, 0, j.last
 	for _, t := range j.types {
@@ -118,14 +122,15 @@ func (j *journal) forget() {
 	clear(j.types)
 }
 
-// recording says whether events are wanted.
+// recording reports whether the journal needs events.
 func (j *journal) recording() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.on
 }
 
-// commit adds what a transaction did. It is called in the order of the sequence. recorded is false if the events are not known.
+// commit adds the events of a transaction. It is called in the order of the sequence. recorded is
+// false if the events are unknown.
 func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -165,7 +170,7 @@ func (j *journal) commit(seq int64, recorded bool, events []*Event) {
 	}
 }
 
-// ring tells those who wait.
+// ring notifies the waiting readers.
 func (j *journal) ring() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -178,7 +183,7 @@ func (j *journal) ring() {
 	}
 }
 
-// typeOf returns the journal of a type. j.mu must be held.
+// typeOf returns the journal of a type. The caller holds j.mu.
 func (j *journal) typeOf(gr schema.GroupResource) *typeJournal {
 	t := j.types[gr]
 	if t == nil {
@@ -188,7 +193,7 @@ func (j *journal) typeOf(gr schema.GroupResource) *typeJournal {
 	return t
 }
 
-// version is that of the last commit, from which on the journal can be followed.
+// version returns the version of the last commit, and starts the journal from there.
 func (j *journal) version() Version {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -221,7 +226,7 @@ func (e *Event) row() *Row {
 	return e.Before
 }
 
-// of completes the versions, which are sequences until the transaction is committed.
+// of completes the versions, which are only sequences until the commit.
 func (e *Event) of(epoch string) {
 	e.Version = versionOf(epoch, int64(e.Version))
 	for _, r := range []*Row{e.Before, e.After} {
@@ -245,7 +250,7 @@ func (e *Event) bytes() int64 {
 	return n
 }
 
-// Version returns the version of what is committed, from which on Since tells of changes.
+// Version returns the version of the last commit. Since returns the changes after it.
 func (s *Store) Version(ctx context.Context) (v Version, err error) {
 	err = s.do(ctx, func(*database) error {
 		v = s.journal.version()
@@ -254,13 +259,14 @@ func (s *Store) Version(ctx context.Context) (v Version, err error) {
 	return v, err
 }
 
-// Since returns what changed of a type after a version, in order, and the version up to which that is. The channel is closed when there is
-// more. The events are not to be changed. ErrExpired: not all of it is known; what there is must be listed.
+// Since returns the changes of a type after a version, in order, and the version that they reach.
+// The channel is closed when there are more. The caller must not change the events. ErrExpired:
+// some changes are unknown, and the type must be listed again.
 func (s *Store) Since(gr schema.GroupResource, after Version) (events []*Event, now Version, more <-chan struct{}, err error) {
 	return s.journal.since(gr, after)
 }
 
-// tell has an event published when the transaction is committed. d.mu must be held.
+// tell records an event, which is published after the commit. The caller holds d.mu.
 func (w *writer) tell(p place, o *object) {
 	if !w.recording || o.row != nil && o.id != 0 && w.repeats(p, o.row) {
 		return
@@ -270,7 +276,7 @@ func (w *writer) tell(p place, o *object) {
 	if o.id != 0 {
 		e.Before = w.before(p, o)
 		if e.Before.Changed = e.Version; o.replaced {
-			e.Before.Changed-- // who has seen the deletion alone is told of both when they ask again
+			e.Before.Changed-- // a reader that has seen only the deletion gets both when it asks again
 		}
 	}
 	if o.row != nil {
@@ -281,7 +287,7 @@ func (w *writer) tell(p place, o *object) {
 	w.told = append(w.told, e)
 }
 
-// before is what is known of the state that a change ends.
+// before returns the known part of the state that a change ends.
 func (w *writer) before(p place, o *object) *Row {
 	gr := w.gr(p.kind)
 	r := &Row{Cluster: p.cluster, Group: gr.Group, Resource: gr.Resource, Namespace: p.namespace, Name: p.name, UID: o.stored, Labels: o.labels}

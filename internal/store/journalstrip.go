@@ -4,8 +4,9 @@ import (
 	"slices"
 )
 
-// strip takes the data of a cluster's Secrets out of the events that are remembered, of those for which keep is false: who resumes a watch is told the
-// metadata. Events are replaced, and not changed, for others may be reading them.
+// strip removes the data of a cluster's Secrets for which keep is false from the events in
+// memory. So a resumed watch gets only their metadata. Events are replaced, not changed, because
+// other goroutines may read them.
 func (j *journal) strip(cluster string, keep func(namespace string, labels map[string]string) bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -42,7 +43,7 @@ func (j *journal) strip(cluster string, keep func(namespace string, labels map[s
 	t.events, j.events = swap(t.events), swap(j.events)
 }
 
-// withoutData is a Secret without its data, or the same if the data is kept or there is none.
+// withoutData returns a Secret without its data; r itself if the data is kept or there is none.
 func withoutData(r *Row, keep func(namespace string, labels map[string]string) bool) *Row {
 	if r == nil || len(r.Body) == 0 || keep(r.Namespace, r.Labels) {
 		return r

@@ -8,17 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// Pattern is a requirement on the name or the namespace of an object: that it is one of the globs or, with Not, none of them.
+// Pattern requires that the name or the namespace of an object matches one of the globs or, with
+// Not, none of them.
 type Pattern struct {
-	Namespace bool // of the namespace, not of the name
+	Namespace bool // applies to the namespace instead of the name
 	Globs     []Glob
 	Not       bool
 }
 
-// Glob is texts between which anything may stand: one alone is the whole text.
+// Glob is a list of texts with any characters between them. A single text must match completely.
 type Glob []string
 
-// Matches says whether a text is of the glob.
+// Matches reports whether a text matches the glob.
 func (g Glob) Matches(text string) bool {
 	rest, ok := strings.CutPrefix(text, g[0])
 	if !ok || len(g) == 1 {
@@ -34,18 +35,20 @@ func (g Glob) Matches(text string) bool {
 	return strings.HasSuffix(rest, g[len(g)-1])
 }
 
-// Slim are requirements on what is known of an object without its body. The zero value has none.
+// Slim has requirements that are evaluated without the body. The zero value has none.
 type Slim struct {
 	Patterns []Pattern
-	// Mentions are texts of each of which one must be somewhere in the values of the declared fields, which are written as
-	// Mention writes them. It leaves out much that cannot have a value, and is no answer by itself to whether an object has it.
+	// Mentions has lists of texts. Of each list, one text must occur in the values of the
+	// declared fields, in the format of Mention. This excludes most objects without a value, but
+	// does not prove that an object has the value.
 	Mentions [][]string
-	// CreatedFrom and CreatedBefore are when objects were created, to the second; zero: whenever.
+	// CreatedFrom and CreatedBefore limit the creation time, to the second; zero: no bound.
 	CreatedFrom, CreatedBefore time.Time
 	Texts                      []FullText
 }
 
-// Mention writes a part of a value, or with whole a whole one, as declared fields have it.
+// Mention returns the format in which declared fields store a part of a value, or with whole a
+// complete value.
 func Mention(text string, whole bool) string {
 	quoted := list(text)
 	if whole {
@@ -55,13 +58,14 @@ func Mention(text string, whole bool) string {
 }
 
 type (
-	// globs holds if a column is of one of the globs; with not, of none.
+	// globs holds if a column matches one of the globs; with not, if it matches none.
 	globs struct {
 		column string
 		of     []Glob
 		not    bool
 	}
-	// createdBetween holds if the object was created at a second or later, and before another; 0: whenever.
+	// createdBetween holds if the object was created at from or later, and before before, in
+	// seconds; 0: no bound.
 	createdBetween struct{ from, before int64 }
 )
 
@@ -107,7 +111,7 @@ func unix(t time.Time) int64 {
 	return t.Unix()
 }
 
-// selects says whether the requirements hold for a row.
+// selects reports whether a row satisfies the requirements.
 func (m Slim) selects(gr groupResource, r *Row) bool {
 	for _, p := range m.Patterns {
 		text := r.Name
@@ -168,7 +172,7 @@ func (c createdBetween) write(s *statement) {
 	}
 }
 
-// like: GLOB compares bytes, which LIKE of SQLite does not.
+// like uses GLOB, which compares bytes. LIKE of SQLite does not.
 func (sqliteDialect) like(s *statement, column string, g Glob) {
 	s.sql(column + " GLOB ").arg(joined(g, "*", strings.NewReplacer("*", "[*]", "?", "[?]", "[", "[[]")))
 }
@@ -177,7 +181,7 @@ func (postgresDialect) like(s *statement, column string, g Glob) { likeEscaped(s
 
 func (mysqlDialect) like(s *statement, column string, g Glob) { likeEscaped(s, column, g) }
 
-// likeEscaped is what PostgreSQL and MySQL have in common.
+// likeEscaped is the implementation for PostgreSQL and MySQL.
 func likeEscaped(s *statement, column string, g Glob) {
 	s.sql(column + " LIKE ").arg(joined(g, "%", strings.NewReplacer("%", "!%", "_", "!_", "!", "!!"))).sql(" ESCAPE '!'")
 }

@@ -17,7 +17,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// mysqlDialect is that of MySQL from version 8.0 and MariaDB from version 10.6 on.
+// mysqlDialect is the dialect of MySQL 8.0 and MariaDB 10.6, and later versions.
 type mysqlDialect struct{}
 
 func (mysqlDialect) parameter(int) string { return "?" }
@@ -37,12 +37,13 @@ func (mysqlDialect) in(s *statement, expression string, values []string) {
 	s.sql(")")
 }
 
-// labelValue compares bytes, as columns of identifiers do: text would be equal to itself with blanks at its end.
+// labelValue compares bytes, like columns of identifiers. Text comparison would ignore blanks at
+// the end.
 func (mysqlDialect) labelValue(s *statement, key string) {
 	s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(pathOf([]string{key})).sql(")) AS BINARY)")
 }
 
-// labelCompare reads numbers as decimals, which have room for all the digits of a label.
+// labelCompare uses decimals, which have space for all digits of a label.
 func (mysqlDialect) labelCompare(s *statement, c labelCompare) {
 	path := pathOf([]string{c.key})
 	number := func() { s.sql("CAST(JSON_UNQUOTE(JSON_EXTRACT(o.labels, ").arg(path).sql(")) AS DECIMAL(65))") }
@@ -74,7 +75,7 @@ func (mysqlDialect) element(n int) string {
 func (d mysqlDialect) text(s *statement, element int, path FieldPath) {
 	of, steps := d.element(element), stepsOf(path)
 	s.sql("CASE JSON_TYPE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) WHEN 'NULL' THEN NULL ")
-	if element > 0 { // of a list, nothing but values is compared
+	if element > 0 { // in lists, only scalars are compared
 		s.sql("WHEN 'OBJECT' THEN NULL WHEN 'ARRAY' THEN NULL ")
 	}
 	s.sql("ELSE CAST(JSON_UNQUOTE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) AS BINARY) END")
@@ -84,7 +85,7 @@ func (d mysqlDialect) there(s *statement, element int, path FieldPath) {
 	s.sql("coalesce(JSON_TYPE(JSON_EXTRACT(" + d.element(element) + ", ").arg(stepsOf(path)).sql(")), 'NULL') <> 'NULL'")
 }
 
-// elements numbers those of the list: the path of a JSON_TABLE is no parameter.
+// elements extracts the list before JSON_TABLE, whose path cannot be a parameter.
 func (d mysqlDialect) elements(s *statement, element int, path FieldPath) {
 	of, steps := d.element(element), stepsOf(path)
 	s.sql("JSON_TABLE(CASE JSON_TYPE(JSON_EXTRACT(" + of + ", ").arg(steps).sql(")) WHEN 'ARRAY' THEN JSON_EXTRACT(" + of + ", ").arg(steps).
@@ -100,8 +101,8 @@ func (d mysqlDialect) word(s *statement, kind int64, one words.Word) bool {
 	return true
 }
 
-// prose joins what the table of words has of each. Which is the rarest the server sees in its index. An object is there several times if it has several words
-// that begin so.
+// prose joins the entries of all clauses in the table word. The server selects the rarest one by
+// its index. An object with several words of the same prefix is returned several times.
 func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	s.sql("SELECT w0.object FROM word w0")
 	for i := range clauses[1:] {
@@ -113,7 +114,8 @@ func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 		for j, one := range clause {
 			s.sql(map[bool]string{true: " AND (", false: " OR "}[j == 0])
 			if one.Prefix {
-				s.sql("(" + column + " >= ").arg(one.Text).sql(" AND " + column + " < ").arg(one.Text + "~").sql(")") // which comes after what words are of
+				// "~" is greater than all characters of words.
+				s.sql("(" + column + " >= ").arg(one.Text).sql(" AND " + column + " < ").arg(one.Text + "~").sql(")")
 			} else {
 				s.sql(column + " = ").arg(one.Text)
 			}
@@ -122,7 +124,8 @@ func (mysqlDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	}
 }
 
-// grams looks through the names of the type, along an index that has nothing but keys: MariaDB has none of what is somewhere in a text.
+// grams reads the names of the type, from an index that has only keys. MariaDB has no index for
+// parts of texts.
 func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
 	s.sql("SELECT o.id FROM object o FORCE INDEX (object_name) WHERE o.type = ").arg(kind)
 	for _, text := range texts {
@@ -134,7 +137,7 @@ func (d mysqlDialect) grams(s *statement, kind int64, texts []string) bool {
 
 func (mysqlDialect) ready(context.Context, connection) error { return nil }
 
-// list takes the slim rows of the page first, and then their bodies.
+// list first selects the small rows of the page, and then reads their bodies.
 func (d mysqlDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
@@ -149,7 +152,7 @@ func (d mysqlDialect) count(s *statement, p *plan) {
 
 func (d mysqlDialect) named() string { return d.leading(&plan{index: byName}) }
 
-// leading is the table that leads, and by which of its indexes.
+// leading returns the leading table with its index.
 func (mysqlDialect) leading(p *plan) string {
 	switch p.index {
 	case byPair:
@@ -171,8 +174,8 @@ func (mysqlDialect) leading(p *plan) string {
 	}
 }
 
-// from writes the FROM and WHERE clause. Comparisons of rows are written out: of these alone it makes ranges of an index,
-// which it walks in order.
+// from writes the FROM and WHERE clause. Comparisons of rows are expanded, because only these
+// become ranges of an index, which are read in order.
 func (d mysqlDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM " + d.leading(p))
 	if p.alias() == "l" && (bodies || p.whole()) {
@@ -259,7 +262,8 @@ func (mysqlDialect) ended(err error) bool {
 	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
 }
 
-// body refuses what is no JSON, as the databases with a type for it do. MariaDB would refuse valid JSON that is deep, too.
+// body rejects invalid JSON, like databases with a type for it do. The type of MariaDB would also
+// reject valid JSON that is deeply nested.
 func (mysqlDialect) body(b []byte) ([]any, error) {
 	if !json.Valid(b) {
 		return nil, errNoJSON
@@ -279,13 +283,13 @@ func (mysqlDialect) fault(err error) fault {
 		return faultOther
 	}
 	switch e.Number {
-	case 1146, 1054: // a table or column that was there is not any more
+	case 1146, 1054: // a table or column is missing
 		return faultDamaged
 	case 1021, 1114:
 		return faultFull
 	case 1048, 1062, 1118, 1153, 1264, 1292, 1366, 1406, 3140, 3819, 4025:
 		return faultRow
-	// Connections, rights, locks, a server that stops or may only be read.
+	// Connections, permissions, locks, a server that stops or is read-only.
 	case 1040, 1044, 1045, 1049, 1053, 1129, 1130, 1142, 1203, 1205, 1213, 1226, 1290, 1317, 1836, 1927, 3024, 3159, 4031:
 		return faultUnavailable
 	default:
@@ -309,8 +313,8 @@ func (mysqlDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
 	return err
 }
 
-// A released migration is never edited, only followed by another. Here every statement of one is committed by itself,
-// and must do nothing when it is run again.
+// A released migration is never edited, only followed by another one. Here every statement of a
+// migration is committed separately, and must have no effect when it runs again.
 func (mysqlDialect) migrations() [][]string {
 	return [][]string{
 		{
@@ -410,7 +414,8 @@ func (mysqlDialect) migrations() [][]string {
 			addIndex("object", "object_made", "type, made"),
 			addColumns("epoch", "terms integer NOT NULL DEFAULT 0"),
 		), addColumns("body", "packed longblob"), append(addColumns("object", "prose bigint NOT NULL DEFAULT 0"),
-			// No FULLTEXT: InnoDB keeps what was deleted from one until somebody who may set the server's variables optimizes the table.
+			// No FULLTEXT: InnoDB keeps deleted entries until a user who may set the server's
+			// variables optimizes the table.
 			"CREATE TABLE IF NOT EXISTS prose (object bigint PRIMARY KEY, words blob NOT NULL) ENGINE = InnoDB",
 			`CREATE TABLE IF NOT EXISTS word (
 			type   bigint NOT NULL,
@@ -422,20 +427,21 @@ func (mysqlDialect) migrations() [][]string {
 	}
 }
 
-// addColumns adds columns, all or none of which are there: MySQL has no ADD COLUMN IF NOT EXISTS.
+// addColumns adds columns. Either all of them exist or none: MySQL has no ADD COLUMN IF NOT
+// EXISTS.
 func addColumns(table string, columns ...string) []string {
 	name, _, _ := strings.Cut(columns[0], " ")
 	return unless("SELECT 1 FROM information_schema.columns WHERE table_schema = database() AND table_name = '"+table+"' AND column_name = '"+name+"'",
 		"ALTER TABLE "+table+" ADD COLUMN "+strings.Join(columns, ", ADD COLUMN "))
 }
 
-// addIndex adds an index that may be there.
+// addIndex adds an index if it does not exist.
 func addIndex(table, name, columns string) []string {
 	return unless("SELECT 1 FROM information_schema.statistics WHERE table_schema = database() AND table_name = '"+table+"' AND index_name = '"+name+"'",
 		"ALTER TABLE "+table+" ADD INDEX "+name+" ("+columns+")")
 }
 
-// unless runs a statement unless a query finds something.
+// unless runs a statement unless a query returns a row.
 func unless(query, statement string) []string {
 	return []string{
 		"SET @orrery = IF(EXISTS (" + query + "), 'DO 0', '" + strings.ReplaceAll(statement, "'", "''") + "')",

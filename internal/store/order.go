@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// Order is that of the rows of an answer: one of those below, or what OrderBy returns.
+// Order is the order of rows in a result: one of the constants, or a result of OrderBy.
 type Order int
 
-// Orders of rows that indexes have. Those of time are by when objects were created, to the second, and then by when the store heard of them.
+// Orders that have an index. Orders by time compare the creation time, to the second, and then
+// the time at which the store first saw the object.
 const (
 	ByKey  Order = iota // by cluster, namespace and name
 	Newest              // created last
@@ -18,22 +19,24 @@ const (
 	ByName              // by name, cluster and namespace
 )
 
-// OrderColumn is what rows are ordered by: one of OrderColumns.
+// OrderColumn is one column of an order, one of OrderColumns.
 type OrderColumn struct {
 	Name string
 	Down bool
 }
 
-// OrderColumns are the columns that there are orders of.
+// OrderColumns returns the columns that orders can have.
 func OrderColumns() []string { return slices.Clone(orderColumns) }
 
 var orderColumns = []string{"name", "namespace", "cluster", "created"}
 
-// custom marks the orders that are lists of columns: four bits each, the first one highest, of which the lowest says that it goes down.
+// custom marks orders that are lists of columns. Each column has four bits, the first one the
+// highest bits. The lowest bit of each means descending.
 const custom = 1 << 20
 
-// OrderBy is an order by some columns, and then by those of the key that are not among them. An index has it if it is one of the orders
-// above, or the reverse of ByKey or ByName; the rows of all others are sorted.
+// OrderBy returns an order by some columns, and then by the other columns of the key. If it is
+// one of the constants, or the reverse of ByKey or ByName, there is an index. In other orders,
+// rows are sorted.
 func OrderBy(columns ...OrderColumn) (Order, error) {
 	var o Order
 	for i, c := range columns {
@@ -64,7 +67,7 @@ func OrderBy(columns ...OrderColumn) (Order, error) {
 	return o, nil
 }
 
-// columns are all that rows are ordered by, in turn; no two rows are equal in them.
+// columns returns all columns of the order. No two rows are equal in all of them.
 func (o Order) columns() []OrderColumn {
 	switch o {
 	case ByKey:
@@ -75,7 +78,9 @@ func (o Order) columns() []OrderColumn {
 		return []OrderColumn{{"created", o == Newest}, {"id", o == Newest}}
 	}
 	var out []OrderColumn
-	down := true // what is left goes down where all before does: then an index can be walked backwards
+	// The remaining columns are descending if all before are. Then an index can be read
+	// backwards.
+	down := true
 	for rest := o &^ custom; rest > 0; rest >>= 4 {
 		n := int(rest >> 1 & 7)
 		if n == 0 || n > len(orderColumns) {
@@ -93,23 +98,23 @@ func (o Order) columns() []OrderColumn {
 	return out
 }
 
-// valid says whether it is an order at all.
+// valid reports whether o is an order.
 func (o Order) valid() bool {
 	return o >= ByKey && o <= ByName || o > custom && o < custom<<1 && o.columns() != nil
 }
 
-// uniform says whether all columns go the same way, and whether that is down.
+// uniform reports whether all columns have the same direction, and whether that is descending.
 func uniform(columns []OrderColumn) (same, down bool) {
 	down = columns[0].Down
 	return !slices.ContainsFunc(columns, func(c OrderColumn) bool { return c.Down != down }), down
 }
 
-// reverse says whether an order is the reverse of another.
+// reverse reports whether an order is the reverse of another.
 func (o Order) reverse(of Order) bool {
 	return slices.EqualFunc(o.columns(), of.columns(), func(a, b OrderColumn) bool { return a.Name == b.Name && a.Down != b.Down })
 }
 
-// compare compares places in an order.
+// compare compares positions in an order.
 func (o Order) compare(a, b position) int {
 	for _, c := range o.columns() {
 		var n int
@@ -135,7 +140,7 @@ func (o Order) compare(a, b position) int {
 	return 0
 }
 
-// value is that of a column.
+// value returns the value of a column.
 func (p position) value(column string) any {
 	switch column {
 	case "cluster":

@@ -10,14 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// owed are the clusters, and types of clusters, whose deletion was asked for and is not done. No query returns their rows. DropCluster and DropType
-// delete them when they are called again, and so does whoever writes to the cluster or the type, before the write.
+// owed has the pending deletions of clusters, and of types in clusters. Queries return none of
+// their rows. DropCluster and DropType delete the rows when they are called again, and a write to
+// the cluster or type deletes them first.
 type owed struct {
 	mu  sync.RWMutex
 	set map[owedKey]bool
 }
 
-// owedKey is a type of a cluster; without a resource, all of a cluster.
+// owedKey is a type of a cluster; without a resource, the whole cluster.
 type owedKey struct {
 	cluster string
 	groupResource
@@ -32,7 +33,7 @@ func (o *owed) add(k owedKey) {
 	o.set[k] = true
 }
 
-// remove takes out a type of a cluster or, without a resource, the cluster and all its types.
+// remove removes a type of a cluster or, without a resource, the cluster with all its types.
 func (o *owed) remove(k owedKey) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -43,14 +44,15 @@ func (o *owed) remove(k owedKey) {
 	}
 }
 
-// has reports whether a cluster is owed as a whole, and whether a type of it is.
+// has reports whether there is a pending deletion of the whole cluster, and of a type in it.
 func (o *owed) has(cluster string, gr groupResource) (whole, typed bool) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	return o.set[owedKey{cluster: cluster}], o.set[owedKey{cluster, gr}]
 }
 
-// leaveOut moves the clusters of which a type is owed from those that are known, in order, to those that are being dropped.
+// leaveOut moves the clusters with a pending deletion of the type from known, which is sorted, to
+// dropped.
 func (o *owed) leaveOut(known, dropped []string, gr groupResource) (left, out []string) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -68,7 +70,7 @@ func (o *owed) leaveOut(known, dropped []string, gr groupResource) (left, out []
 	return left, dropped
 }
 
-// shown is the name of a cluster, or that of none while the cluster, or the type of it, is being dropped.
+// shown returns the name of a cluster; "" while the cluster, or the type in it, is being dropped.
 func (d *database) shown(cluster string, kind int64) string {
 	if whole, typed := d.owed.has(cluster, d.kindOf(kind)); whole || typed {
 		return ""
@@ -76,7 +78,8 @@ func (d *database) shown(cluster string, kind int64) string {
 	return d.visible(cluster)
 }
 
-// deleteOwed deletes what is owed of the clusters and types that changes write to. d.mu must be held.
+// deleteOwed completes the pending deletions of the clusters and types that changes write to. The
+// caller holds d.mu.
 func (d *database) deleteOwed(ctx context.Context, changes []Change) error {
 	for i := range changes {
 		if err := d.deleteOwedOne(ctx, changes[i].Cluster, groupResource{changes[i].Group, changes[i].Resource}); err != nil {
@@ -86,7 +89,7 @@ func (d *database) deleteOwed(ctx context.Context, changes []Change) error {
 	return nil
 }
 
-// deleteOwedOne is deleteOwed of one type of a cluster.
+// deleteOwedOne is deleteOwed for one type of a cluster.
 func (d *database) deleteOwedOne(ctx context.Context, cluster string, gr groupResource) error {
 	whole, typed := d.owed.has(cluster, gr)
 	if !whole && !typed {
@@ -124,7 +127,7 @@ func (d *database) deleteOwedOne(ctx context.Context, cluster string, gr groupRe
 	return nil
 }
 
-// deleteType deletes the rows of a type of a cluster, and what is known of it.
+// deleteType deletes the rows of a type in a cluster, and its record.
 func (d *database) deleteType(ctx context.Context, cluster string, gr groupResource, transact transaction) error {
 	if kind := d.kind(gr); kind != 0 {
 		exec := func(text string) error {
@@ -133,7 +136,7 @@ func (d *database) deleteType(ctx context.Context, cluster string, gr groupResou
 				return err
 			})
 		}
-		// A deletion that is interrupted must not leave rows that something vouches for.
+		// An interrupted deletion must not leave rows with a checkpoint.
 		err := exec("UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?")
 		if err == nil {
 			err = d.deleteRows(ctx, cluster, kind, transact)
@@ -149,7 +152,8 @@ func (d *database) deleteType(ctx context.Context, cluster string, gr groupResou
 	return nil
 }
 
-// owe has no query return the rows of a type of a cluster or, without a resource, of all of it, until they are deleted.
+// owe adds a pending deletion of a type in a cluster or, without a resource, of the whole
+// cluster. Until it is completed, queries do not return the rows.
 func (s *Store) owe(cluster string, gr schema.GroupResource) {
 	s.owed.add(owedKey{cluster, groupResource{gr.Group, gr.Resource}})
 }

@@ -13,24 +13,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of a query.
+// Limits of a query.
 const (
 	MostOwnerSteps = 10
 	MostOffset     = 1_000_000
-	mostOwners     = 10_000 // that a step of a chain of owners may have
-	mostNeedles    = 10     // of NameContains
-	mostValues     = 500    // of a field that is not declared, of which each is compared with each body
-	// fewCandidates is how many objects are read and sorted, that an index leads to, rather than everything in the order of the page until it is
-	// full: where there are more, one object in some hundreds is one of them, and a page is soon full.
+	mostOwners     = 10_000 // number of objects in a step of a chain of owners
+	mostNeedles    = 10     // texts in NameContains
+	// Values of a field without an index, each of which is compared with each body.
+	mostValues = 500
+	// fewCandidates is the maximum number of objects for which an index leads, and which are then
+	// sorted. With more, at least one object in some hundreds matches, so reading in the order of
+	// the page soon fills it.
 	fewCandidates = 2000
-	// fewSpanned is how many objects of namespaces are read to compare their names, rather than to ask the indexes of names, which are of all namespaces.
+	// fewSpanned is the number of objects in namespaces up to which their names are compared one
+	// by one. The indexes of names cover all namespaces.
 	fewSpanned = 10_000
 )
 
-// chained says whether the owners of a query must be looked for.
+// chained reports whether the owners of a query must be searched.
 func (q Query) chained() bool { return q.OwnerName != "" || q.OwnerSteps > 0 }
 
-// check refuses what cannot be answered.
+// check returns an error for invalid queries.
 func (q Query) check() error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrSelector, fmt.Sprintf(format, args...))
@@ -67,8 +70,9 @@ func (q Query) check() error {
 	return nil
 }
 
-// owners are the UIDs of those whose objects a query asks for: of the owner that it names, or of what is as many steps below it. Outside of what may
-// be seen nobody is looked for but in no namespace.
+// owners returns the UIDs of the direct owners for a query: those of the named owner, or of the
+// objects the given steps below it. It searches only in the visible namespaces and among
+// cluster-scoped objects.
 func (d *database) owners(ctx context.Context, db querier, q Query) (uids []string, err error) {
 	within := func(s *statement) {
 		s.sql(" AND o.cluster = ").arg(q.Clusters[0])
@@ -126,14 +130,15 @@ func (d *database) owners(ctx context.Context, db querier, q Query) (uids []stri
 	return uids, nil
 }
 
-// probe asks the indexes of names, of words and of times how many objects they lead to, and for those if they are few. The cheapest is asked first.
+// probe asks the indexes of names, words and times, the cheapest first, whether they find few
+// objects. If so, these become the candidates, or recent is set.
 func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	if p.owners != nil || p.name != "" {
-		return nil // they lead, to few
+		return nil // they lead to few objects
 	}
 	if namesIn(p) {
 		if n, err := d.spanned(ctx, db, p); err != nil || n <= fewSpanned {
-			return err // which are read sooner than an index of all namespaces
+			return err // these are read sooner than an index of all namespaces
 		}
 	}
 	lead := func(s *statement, most int) (found []int64, ok bool, err error) {
@@ -157,7 +162,9 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 			return err
 		}
 	}
-	reach := map[string]int64{} // how far the index was read for so many objects that have a word: it is the rarer
+	// How far the index was read for the same number of objects with a word: a greater id means a
+	// rarer word.
+	reach := map[string]int64{}
 	for _, word := range rareWords(p) {
 		s := &statement{dialect: d.dialect}
 		if !d.dialect.word(s, p.kind, word) {
@@ -194,13 +201,13 @@ func (d *database) probe(ctx context.Context, db querier, p *plan) error {
 	return nil
 }
 
-// namesIn reports whether a plan looks for a part of a name in few namespaces.
+// namesIn reports whether a plan searches a part of a name in few namespaces.
 func namesIn(p *plan) bool {
 	return p.narrow && len(p.spans) <= fewSpans && len(p.texts) == 0 && (p.prefix != "" || len(p.contains) > 0)
 }
 
-// labelKeys returns the label keys that every object of a plan has and whose index may lead to the
-// objects; none where a label with its value leads already.
+// labelKeys returns the label keys that every object of a plan has, and whose index may lead;
+// none if a label with a value leads already.
 func labelKeys(p *plan) (keys []string) {
 	if p.pair != nil {
 		return nil
@@ -213,9 +220,9 @@ func labelKeys(p *plan) (keys []string) {
 	return keys
 }
 
-// spanned is how many objects of the type there are in the namespaces of a plan.
+// spanned returns the number of objects of the type in the namespaces of a plan.
 func (d *database) spanned(ctx context.Context, db querier, p *plan) (n int64, err error) {
-	whole := make([]span, len(p.spans)) // of which nothing was read yet
+	whole := make([]span, len(p.spans)) // without the positions of pages
 	for i, one := range p.spans {
 		whole[i] = span{cluster: one.cluster, namespace: one.namespace}
 	}
@@ -230,7 +237,7 @@ func (d *database) spanned(ctx context.Context, db querier, p *plan) (n int64, e
 	return n, nil
 }
 
-// few reads the ids that a statement finds, until they are more than so many.
+// few returns the ids that a statement finds, at most one more than most.
 func (d *database) few(ctx context.Context, db querier, s *statement, most int) (ids []int64, err error) {
 	s.sql(" LIMIT ").arg(most + 1)
 	if err := s.fits(); err != nil {
@@ -248,7 +255,7 @@ func (d *database) few(ctx context.Context, db querier, s *statement, most int) 
 	return ids, nil
 }
 
-// seconds is a moment as objects have it; 0: none.
+// seconds returns a time in the format of objects; 0: none.
 func seconds(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -256,14 +263,14 @@ func seconds(t time.Time) int64 {
 	return t.Unix()
 }
 
-// created says whether an object was created in the time that a query asks for.
+// created reports whether an object was created in the time that a query selects.
 func (q Query) created(r *Row) bool {
 	return (q.Since.IsZero() || !r.Created.IsZero() && r.Created.Unix() >= q.Since.Unix()) &&
 		(q.Before.IsZero() || r.Created.IsZero() || r.Created.Unix() < q.Before.Unix())
 }
 
-// Owned says of which types there are objects in a cluster whose OwnerUID is one of some. It tells of everybody's: what a caller may see of them is
-// for a Query to say.
+// Owned returns, by owner, the types of objects in a cluster that have the owner's UID as
+// OwnerUID. It ignores the caller's visibility. A Query must check that.
 func (s *Store) Owned(ctx context.Context, cluster string, owners []types.UID) (out map[types.UID][]schema.GroupResource, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.owned(ctx, cluster, owners)

@@ -18,7 +18,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// postgresDialect is that of PostgreSQL from version 13 on.
+// postgresDialect is the dialect of PostgreSQL 13 and later.
 type postgresDialect struct{}
 
 func (postgresDialect) parameter(n int) string { return "$" + strconv.Itoa(n) }
@@ -35,7 +35,8 @@ func (postgresDialect) labelValue(s *statement, key string) {
 	s.sql("(o.labels ->> ").arg(key).sql("::text)")
 }
 
-// labelCompare: only CASE keeps the order of the two, and a value that is no number from being read as one.
+// labelCompare needs CASE, which fixes the order of the two tests. Otherwise other values could
+// be parsed as numbers.
 func (d postgresDialect) labelCompare(s *statement, c labelCompare) {
 	s.sql("CASE WHEN ")
 	d.labelValue(s, c.key)
@@ -57,7 +58,7 @@ func (postgresDialect) element(n int) string {
 	return "e" + strconv.Itoa(n) + ".value"
 }
 
-// stepsOfPostgres are the keys of a path, and the numbers of elements.
+// stepsOfPostgres returns the keys and element numbers of a path.
 func stepsOfPostgres(path FieldPath) []string {
 	out := make([]string, len(path))
 	for i, step := range path {
@@ -74,7 +75,7 @@ func (d postgresDialect) text(s *statement, element int, path FieldPath) {
 		s.sql("(" + of + " #>> ").arg(stepsOfPostgres(path)).sql("::text[])")
 		return
 	}
-	// Of a list, nothing but values is compared.
+	// In lists, only scalars are compared.
 	s.sql("CASE WHEN json_typeof(" + of + " #> ").arg(stepsOfPostgres(path)).sql("::text[]) NOT IN ('object', 'array') THEN " + of + " #>> ").arg(stepsOfPostgres(path)).sql("::text[] END")
 }
 
@@ -88,7 +89,7 @@ func (d postgresDialect) elements(s *statement, element int, path FieldPath) {
 		arg(stepsOfPostgres(path)).sql("::text[] ELSE '[]' END) e" + strconv.Itoa(element+1) + " (value)")
 }
 
-// pattern is what LIKE finds a text with.
+// pattern returns the LIKE pattern for names that contain a text.
 func pattern(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
@@ -97,19 +98,20 @@ func (postgresDialect) has(s *statement, column, text string) {
 	s.sql(column + " LIKE ").arg(pattern(text)).sql("::text")
 }
 
-// prose asks the index by a query whose words need no quoting beyond quotes: they are letters, digits and underscores.
+// prose uses an index. The words need no escaping within quotes, because they have only letters,
+// digits and underscores.
 func (postgresDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	s.sql("SELECT w.object FROM prose w WHERE prose_words(w.words) @@ ").arg("'" + proseKind(kind) + "'" + joinClauses(clauses, " & ", " | ", "'", "':*")).sql("::text::tsquery")
 }
 
-// ready makes the index of what is somewhere in names, where pg_trgm is there or may be made so.
+// ready creates the index for parts of names, if pg_trgm exists or can be created.
 func (postgresDialect) ready(ctx context.Context, db connection) error {
 	for _, text := range []string{"CREATE EXTENSION IF NOT EXISTS pg_trgm", "CREATE INDEX IF NOT EXISTS object_grams ON object USING gin (name gin_trgm_ops)"} {
 		_, err := db.ExecContext(ctx, text)
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains([]string{
 			"42501",          // not allowed
 			"0A000", "58P01", // not installed
-			"42704", // in a schema that is not on the search path
+			"42704", // in a schema outside of the search path
 		}, e.Code) {
 			return nil
 		}
@@ -120,13 +122,15 @@ func (postgresDialect) ready(ctx context.Context, db connection) error {
 	return nil
 }
 
-// word: what the index has of a word is read whole, whatever the limit; of several it is read together.
+// word returns false, because the index reads all entries of a word, regardless of the limit.
+// Several words are better searched together.
 func (postgresDialect) word(*statement, int64, words.Word) bool { return false }
 
-// named: statistics say by which index.
+// named needs no index, because statistics select it.
 func (postgresDialect) named() string { return "object o" }
 
-// grams leads by pg_trgm's index where there is one; without it this looks through the names of the type, until there are enough.
+// grams uses the index of pg_trgm, if there is one. Otherwise the names of the type are read
+// until there are enough results.
 func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
 	long := slices.DeleteFunc(slices.Clone(texts), func(text string) bool { return utf8.RuneCountInString(text) < 3 })
 	if len(long) == 0 {
@@ -140,7 +144,7 @@ func (d postgresDialect) grams(s *statement, kind int64, texts []string) bool {
 	return true
 }
 
-// list takes the slim rows of the page first, and then their bodies.
+// list first selects the small rows of the page, and then reads their bodies.
 func (d postgresDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody() + " FROM (SELECT " + columns)
 	d.from(s, p, p.fields)
@@ -159,8 +163,9 @@ func (d postgresDialect) count(s *statement, p *plan) {
 	s.counted(p, func() { d.from(s, p, p.fields) })
 }
 
-// from writes the FROM and WHERE clause. Where spans lead, each is read by itself, no further than the limit, in their
-// order: a nested loop over a function's rows and a subquery that depends on them keeps it.
+// from writes the FROM and WHERE clause. If spans lead, each is read separately, up to the limit,
+// in their order. A nested loop over the rows of a function and a dependent subquery keeps that
+// order.
 func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
 	clusters, spaces, names := make([]string, len(p.spans)), make([]string, len(p.spans)), make([]string, len(p.spans))
@@ -228,7 +233,7 @@ func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	if !p.counting {
 		ordering := p.ordering()
 		if p.order == ByKey {
-			ordering = ordering[1:] // a span is of one cluster
+			ordering = ordering[1:] // a span belongs to one cluster
 		}
 		s.sql(p.orderBy(ordering))
 		if p.limit > 0 {
@@ -238,7 +243,7 @@ func (postgresDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(") o")
 }
 
-// shown are the columns of the order, of the rows that are shown.
+// shown returns the columns of the order in the result.
 func (p *plan) shown() []OrderColumn {
 	shown := *p
 	shown.index = byKey
@@ -253,18 +258,19 @@ func (postgresDialect) accumulate(table, key, column string) string {
 	return accumulateExcluded(table, key, column)
 }
 
-// lengths: a statement has one parameter for each column, so that it is planned once for any number of rows.
+// lengths has only anyLength: each column is one parameter, so that one plan serves any number of
+// rows.
 func (postgresDialect) lengths() []int { return []int{anyLength} }
 func (postgresDialect) inverts() bool  { return false }
 
-// columnTypes are those of columns that are not text.
+// columnTypes are the types of columns that are not text.
 var columnTypes = map[string]string{
 	"id": "bigint", "seq": "bigint", "type": "bigint", "created": "bigint", "object": "bigint",
 	"began": "bigint", "since": "bigint", "until": "bigint", "revisions": "bigint", "ended": "bigint", "whole": "bigint", "body": "bytea", "packed": "bytea",
 	"objects": "bigint", "made": "bigint", "prose": "bigint",
 }
 
-// unnested is the rows of the parameters from the first on.
+// unnested returns the rows of the parameters, beginning with the first.
 func unnested(columns []string) string {
 	parameters := make([]string, len(columns))
 	for i, c := range columns {
@@ -273,7 +279,7 @@ func unnested(columns []string) string {
 	return "unnest(" + strings.Join(parameters, ", ") + ") g (" + strings.Join(columns, ", ") + ")"
 }
 
-// same is the condition that a row has the key of g.
+// same returns the condition that a row has the key of g.
 func same(table string, key []string) string {
 	out := make([]string, len(key))
 	for i, c := range key {
@@ -296,11 +302,11 @@ func (postgresDialect) rows(_ int, columns []string) string {
 	return "SELECT " + strings.Join(selected, ", ") + " FROM " + unnested(columns)
 }
 
-// arguments are the columns of rows.
+// arguments returns the columns of rows.
 func (postgresDialect) arguments(rows [][]any) []any {
 	args := make([]any, len(rows[0]))
 	for i := range args {
-		var some any // that is not NULL
+		var some any // the first value that is not NULL
 		for n := 0; n < len(rows) && some == nil; n++ {
 			some = rows[n][i]
 		}
@@ -316,7 +322,7 @@ func (postgresDialect) arguments(rows [][]any) []any {
 	return args
 }
 
-// column is a column of rows; where it is NULL, nil.
+// column returns a column of rows, with nil for NULL.
 func column[T any](rows [][]any, i int) []*T {
 	out := make([]*T, len(rows))
 	for n, row := range rows {
@@ -327,7 +333,7 @@ func column[T any](rows [][]any, i int) []*T {
 	return out
 }
 
-// find has each key be looked up by itself, whatever the planner believes of the sizes of tables.
+// find looks up each key separately, independent of the planner's estimates of table sizes.
 func (postgresDialect) find(_ int, key []string, columns ...string) string {
 	all := strings.Join(slices.Concat(key, columns), ", ")
 	found := "found." + strings.Join(slices.Concat(key, columns), ", found.")
@@ -355,13 +361,14 @@ func (postgresDialect) remove(_ int, table string, key []string) string {
 
 func (postgresDialect) bodyColumns() []string { return []string{"json", "exact"} }
 func (postgresDialect) exactBody() string     { return "coalesce(b.exact, b.json::text), b.packed" }
-func (postgresDialect) packs() byte           { return 0 } // TOAST does
+func (postgresDialect) packs() byte           { return 0 } // TOAST compresses
 func (postgresDialect) ended(err error) bool  { return errors.Is(err, driver.ErrBadConn) }
 
 func (postgresDialect) body(b []byte) ([]any, error) { return searchable(b), nil }
 
-// searchable is a body as it can be searched, and, where that is another, the exact one. PostgreSQL takes every JSON, but
-// fails on characters that it has no text for as soon as it looks for a field; MariaDB finds none.
+// searchable returns a body for searches, and the exact one if it differs. PostgreSQL stores any
+// JSON, but fails on characters that it cannot convert to text when it reads a field. MariaDB
+// finds no value then.
 func searchable(b []byte) []any {
 	if readable := readable(string(b)); readable != string(b) {
 		return []any{readable, string(b)}
@@ -369,7 +376,7 @@ func searchable(b []byte) []any {
 	return []any{string(b), nil}
 }
 
-// readable is JSON with U+FFFD for escaped NULs and surrogates.
+// readable returns JSON with U+FFFD instead of escaped NULs and surrogates.
 func readable(json string) string {
 	if !strings.Contains(json, `\u`) {
 		return json
@@ -403,7 +410,7 @@ func (postgresDialect) fault(err error) fault {
 		return faultOther
 	}
 	switch {
-	case e.Code == "42P01", e.Code == "42703": // a table or column that was there is not any more
+	case e.Code == "42P01", e.Code == "42703": // a table or column is missing
 		return faultDamaged
 	case e.Code == "53100":
 		return faultFull
@@ -429,7 +436,8 @@ func (postgresDialect) version(ctx context.Context, db connection) (n int, err e
 		"' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema())")
 }
 
-// knownVersion reads the version of the schema, from a table that is made if a query does not find it.
+// knownVersion reads the version of the schema. It creates the table if the query there does not
+// find it.
 func knownVersion(ctx context.Context, db connection, there string) (int, error) {
 	var n int
 	if err := db.QueryRowContext(ctx, there).Scan(&n); err != nil {
@@ -453,7 +461,7 @@ func (postgresDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error 
 	return err
 }
 
-// A released migration is never edited, only followed by another.
+// A released migration is never edited, only followed by another one.
 func (postgresDialect) migrations() [][]string {
 	return [][]string{{
 		`CREATE TABLE cluster (
@@ -529,7 +537,7 @@ func (postgresDialect) migrations() [][]string {
 		"ALTER TABLE epoch ADD COLUMN history_bytes bigint NOT NULL DEFAULT 0, ADD COLUMN kept_from bigint NOT NULL DEFAULT 0",
 		"UPDATE epoch SET kept_from = (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
 	}, {
-		// Room for the next state of a row beside it: then its indexes need not be written.
+		// Leaves space beside a row for its next state. Then its indexes need not be written.
 		"ALTER TABLE object ADD COLUMN terms text NOT NULL DEFAULT '[]', ADD COLUMN made bigint NOT NULL DEFAULT 0, SET (fillfactor = 80)",
 		"UPDATE object SET made = since WHERE began = id",
 		"ALTER TABLE label ADD COLUMN created bigint NOT NULL DEFAULT 0",
@@ -548,20 +556,22 @@ func (postgresDialect) migrations() [][]string {
 		"ALTER TABLE epoch ADD COLUMN terms integer NOT NULL DEFAULT 0",
 	}, {
 		"ALTER TABLE body ADD COLUMN packed bytea",
-		"ALTER TABLE body ALTER COLUMN packed SET STORAGE EXTERNAL", // what is encrypted cannot be compressed
+		// Encrypted data cannot be compressed.
+		"ALTER TABLE body ALTER COLUMN packed SET STORAGE EXTERNAL",
 	}, {
 		"ALTER TABLE object ADD COLUMN prose bigint NOT NULL DEFAULT 0",
 		`CREATE TABLE prose (object bigint PRIMARY KEY, words text COLLATE "C" NOT NULL)`,
-		// A function that is dear, and not of SQL, which would be taken apart: so the planner never works the words of every row out.
+		// The high cost and the language, which is not inlined, keep the planner from computing
+		// the words of every row.
 		`CREATE OR REPLACE FUNCTION prose_words(words text) RETURNS tsvector LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE COST 1000 AS
 			$$BEGIN RETURN pg_catalog.array_to_tsvector(pg_catalog.array_remove(pg_catalog.string_to_array(pg_catalog.btrim(words), ' '), '.')); END$$`,
 		"CREATE INDEX prose_index ON prose USING gin (prose_words(words))",
 	}, {
-		// Who writes: claim is the sequence with which the owner claimed the database; 0: nobody has.
+		// The writer: claim is the sequence of the owner's claim; 0: none.
 		`ALTER TABLE epoch ADD COLUMN claim bigint NOT NULL DEFAULT 0, ADD COLUMN owner text NOT NULL DEFAULT ''`,
 	}, {
-		// How far the owners have counted the changes: a seq above it is of a writer that did not
-		// claim the database.
+		// written is the sequence up to which owners wrote. A greater seq comes from a writer
+		// that did not claim the database.
 		"ALTER TABLE epoch ADD COLUMN written bigint NOT NULL DEFAULT 0",
 		"UPDATE epoch SET written = seq",
 	}}

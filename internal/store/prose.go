@@ -11,7 +11,7 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// FullText is a requirement on the words of an object: that it has one of the phrases or, with Not, none of them.
+// FullText requires that an object has one of the phrases or, with Not, none of them.
 type FullText struct {
 	Any []words.Phrase
 	Not bool
@@ -21,10 +21,10 @@ func (t FullText) holds(text string) bool {
 	return slices.ContainsFunc(t.Any, func(p words.Phrase) bool { return p.In(text) }) != t.Not
 }
 
-// proseHas is the condition.
+// proseHas is the condition for a FullText.
 type proseHas FullText
 
-// write looks for the pieces in the words of the object, which are found by its id.
+// write searches the words of the object by its id.
 func (c proseHas) write(s *statement) {
 	if c.Not {
 		s.sql("NOT ")
@@ -39,16 +39,18 @@ func (c proseHas) write(s *statement) {
 	s.sql("))")
 }
 
-// fewProse is how many objects may lead that an index says have some words. More are most likely so dense that the walk in the order of the page finds them sooner.
+// fewProse is the maximum number of objects for which the index of words leads. With more,
+// reading in the order of the page likely finds enough of them sooner.
 const fewProse = 5000
 
-// Of how many words an index is asked: of one phrase, and of all.
+// Maximum number of words of a phrase, and of clauses, for which an index is used.
 const (
 	mostOfPhrase = 4
 	mostClauses  = 8
 )
 
-// clauses are words that are in whatever the requirements hold for: of each clause one. Of a phrase they are the words that reach furthest, and else the longest.
+// clauses returns words that every matching object has, one of each clause. For a phrase these
+// are the words with the greatest reach, and then the longest.
 func clauses(texts []FullText, reach map[string]int64) (out [][]words.Word) {
 	for _, t := range texts {
 		switch {
@@ -70,14 +72,16 @@ func clauses(texts []FullText, reach map[string]int64) (out [][]words.Word) {
 	return out[:min(len(out), mostClauses)]
 }
 
-// fewOfWord is of how many objects, of any type, a word is one that leads by itself, and mostRare how many words are tried.
+// fewOfWord is the maximum number of objects, of any type, for which a word leads by itself.
+// mostRare is the number of words that are tried.
 const (
 	fewOfWord = 1000
 	mostRare  = 8
 )
 
-// rareWords are words that whatever is selected has, of which one may be rare: those of phrases, and those that are whole in what names have in them.
-// Which are rare is not known. Names are looked for by words where the type has any.
+// rareWords returns words that every selected object has, since one of them may be rare: those of
+// phrases, and complete words within parts of names, if the type indexes names. The rare ones are
+// not known in advance.
 func rareWords(p *plan) (out []words.Word) {
 	add := func(some []words.Word) {
 		for _, one := range some {
@@ -99,7 +103,8 @@ func rareWords(p *plan) (out []words.Word) {
 	return out[:min(len(out), mostRare)]
 }
 
-// joinClauses writes clauses as SQLite and PostgreSQL have them in one text, after what must hold before.
+// joinClauses returns clauses as a text in the syntax of SQLite and PostgreSQL, to follow another
+// condition.
 func joinClauses(clauses [][]words.Word, and, or, quote, prefixed string) string {
 	var out strings.Builder
 	for _, clause := range clauses {
@@ -111,17 +116,19 @@ func joinClauses(clauses [][]words.Word, and, or, quote, prefixed string) string
 	return out.String()
 }
 
-// proseKind is a word that only the objects of a type have: so an index does not lead to those of others.
+// proseKind returns a word that only objects of one type have, so that the index finds only
+// these.
 func proseKind(kind int64) string { return "_" + strconv.FormatInt(kind, 10) }
 
-// prose is what becomes of the words of an object.
+// prose is a change of the words of an object.
 type prose struct {
 	kind, id int64
-	text     string // "": they are gone
-	fresh    bool   // there were none
+	text     string // "": they are deleted
+	fresh    bool   // there were none before
 }
 
-// prosaic notes what becomes of the words of an object. What has the fingerprint that it had is not looked at: most changes are such.
+// prosaic adds the change of the words of an object. Objects with an unchanged fingerprint, as in
+// most changes, are skipped.
 func (out *outgoing) prosaic(p place, o *object, fingerprint int64, source words.Source) {
 	if fingerprint == o.prose {
 		return
@@ -185,7 +192,8 @@ func (w *writer) putProse(changed []prose) error {
 	return w.batches.putWord.run(w.ctx, w.tx, putWord, nil)
 }
 
-// wordsOf are the words of a stored text, in order and once each, but for that of the type: others have no underscore, or two of each.
+// wordsOf returns the sorted, distinct words of a stored text, without that of the type. Other
+// words have no underscore, or two of each.
 func wordsOf(text string) []string {
 	return slices.DeleteFunc(words.Distinct(text), func(word string) bool { return strings.Count(word, "_") == 1 })
 }

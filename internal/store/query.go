@@ -15,49 +15,55 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FieldRequirement compares one field of an object with a value, as text. A field that an object does not have, or that is null, does not
-// exist, and equals the empty string, as in Kubernetes; a label that API servers compute for the type has their value (Computed). Of a path through lists one
-// value is enough, and != and notin say that it is not so.
+// FieldRequirement compares the text of one field with values. A missing or null field does not
+// exist and equals the empty string, as in Kubernetes. A label that API servers compute for the
+// type has their value (see Computed). For a path through lists, one matching element suffices;
+// != and notin negate that.
 type FieldRequirement struct {
-	Path     string             // spec.nodeName, metadata.annotations['example.com/team'], spec.containers[].image, FieldImages
+	// spec.nodeName, metadata.annotations['example.com/team'], spec.containers[].image,
+	// FieldImages.
+	Path     string
 	Operator selection.Operator // =, ==, !=, in, notin, exists or !
 	Value    string
-	Values   []string // of in and notin, instead of Value
+	Values   []string // for in and notin, instead of Value
 }
 
-// Query selects objects of one type. An empty list of names selects every one.
+// Query selects objects of one type. Empty lists select everything.
 type Query struct {
 	Group, Resource             string
 	Version                     string   // of the stored objects; "": any
-	Interchangeable             []string // with a version: others whose objects are selected as well
+	Interchangeable             []string // with Version: other versions to select as well
 	Clusters, Namespaces, Names []string
-	NamePrefix                  string   // what names begin with
-	NameContains                []string // what is somewhere in names, each of it
-	// Scopes are the namespaces of each cluster outside of which nothing is selected; of a
-	// cluster that is not among them, nothing is. nil: everything.
+	NamePrefix                  string   // prefix of names
+	NameContains                []string // texts that names contain, all of them
+	// Scopes are the only namespaces to select from, by cluster. Clusters without an entry are
+	// excluded. nil: everything.
 	Scopes   map[string][]string
 	OwnerUID types.UID
-	// OwnerName and OwnerResource name an owner instead of its UID; OwnerSteps is how many owners there are between it and what it owns, at most
-	// MostOwnerSteps. With either, one cluster must be named, and there is no moment.
+	// OwnerName and OwnerResource name an owner instead of its UID. OwnerSteps is the number of
+	// owners between it and the objects, at most MostOwnerSteps. With either, Clusters must have
+	// one cluster, and At must be zero.
 	OwnerName     string
 	OwnerResource schema.GroupResource
 	OwnerSteps    int
-	Since, Before time.Time       // objects created then or later, and before; zero: whenever
+	Since, Before time.Time       // creation time: Since or later, and before Before; zero: no bound
 	Labels        labels.Selector // nil: everything
 	Fields        []FieldRequirement
 	Order         Order
-	At            time.Time // the moment whose state is selected, as far back as there is a history; zero: now
-	Limit         int       // the most rows of a page; 0: all
-	Offset        int       // how many rows are passed over, at most MostOffset; not with Continue, nor with a moment
-	Continue      string    // Page.Continue of the page before
+	// The moment whose state is selected, as far as there is a history. Zero: now.
+	At       time.Time
+	Limit    int    // maximum number of rows of a page; 0: all
+	Offset   int    // number of rows to skip, at most MostOffset; not with Continue or At
+	Continue string // Page.Continue of the previous page
 
-	Slim // more that must hold
+	Slim // additional requirements
 }
 
-// Page is a part of a query's answer.
+// Page is a part of a query's result.
 type Page struct {
 	Rows []Row
-	// Version is one that the rows are at least of: what changed since may be in them or not.
+	// Version is a lower bound for the version of the rows. Later changes may be in the rows or
+	// not.
 	Version  Version
 	Continue string // "" on the last page
 
@@ -65,7 +71,7 @@ type Page struct {
 	places []position // of the rows
 }
 
-// After is what continues after the row with an index, as Continue does after the last one; "": nothing comes after it.
+// After returns the continue token for the rows after the row with an index; "": there are none.
 func (p Page) After(i int) string {
 	if i == len(p.Rows)-1 {
 		return p.Continue
@@ -90,7 +96,7 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 		return pageOf(rows, q), err
 	}
 	if q.Limit > 0 {
-		p.limit = q.Limit + 1 // one more says whether there is a next page
+		p.limit = q.Limit + 1 // one more shows whether there is a next page
 	}
 	p.offset = q.Offset
 	rows, err := d.page(ctx, d.read, q, p)
@@ -100,7 +106,7 @@ func (d *database) list(ctx context.Context, q Query) (Page, error) {
 	return pageOf(rows, q), nil
 }
 
-// pageOf makes the rows those of one page.
+// pageOf returns the page of the given rows.
 func pageOf(rows []found, q Query) (page Page) {
 	if q.Limit > 0 && len(rows) > q.Limit {
 		rows = rows[:q.Limit]
@@ -113,7 +119,7 @@ func pageOf(rows []found, q Query) (page Page) {
 	return page
 }
 
-// page reads the rows of a plan.
+// page reads the rows of a plan, and checks their order.
 func (d *database) page(ctx context.Context, db querier, q Query, p *plan) (out []found, err error) {
 	s := &statement{dialect: d.dialect}
 	d.dialect.list(s, p)
@@ -160,13 +166,15 @@ func (d *database) count(ctx context.Context, q Query) (n int64, err error) {
 	return n, nil
 }
 
-// plan translates a query for what comes after a position, or to be counted; nil: that is nothing. It asks the indexes by db: a caller
-// that holds a connection hands it down, because one that waits for a second connection may wait for ever.
+// plan compiles a query for rows after a position, or for counting; nil: the result is empty. It
+// uses db to probe indexes. A caller that holds a connection must pass it, because a wait for a
+// second connection may never end.
 func (d *database) plan(ctx context.Context, db querier, q Query, after position, counting bool) (*plan, error) {
 	return d.planned(ctx, db, q, after, counting, nil)
 }
 
-// planned is plan, where a declared field or label leads that has any value if it is not nil.
+// planned is plan. If lead is not nil, the index of that declared field or label leads, with any
+// value.
 func (d *database) planned(ctx context.Context, db querier, q Query, after position, counting bool, lead *pair) (*plan, error) {
 	p, err := compile(q)
 	if err != nil || p == nil {
@@ -193,10 +201,11 @@ func (d *database) planned(ctx context.Context, db querier, q Query, after posit
 	return p, nil
 }
 
-// mostParameters is how many parameters every database takes.
+// mostParameters is the number of parameters that every database accepts.
 const mostParameters = 60_000
 
-// fits refuses more values than databases take, and those that are no text, at which PostgreSQL fails.
+// fits returns an error for more parameters than databases accept, and for invalid text, at which
+// PostgreSQL fails.
 func (s *statement) fits() error {
 	if len(s.args) > mostParameters {
 		return fmt.Errorf("%w: it has %d values, and at most %d can be answered", ErrSelector, len(s.args), mostParameters)
@@ -234,7 +243,8 @@ func (d *database) scanRow(rows *sql.Rows, q Query) (found, error) {
 	return r, d.unpack(&r.Row, packed)
 }
 
-// Unindexed says what of a query no index leads to: it is compared object by object.
+// Unindexed returns the requirements of a query without an index, which are compared object by
+// object.
 func (q Query) Unindexed() (out []string) {
 	for _, text := range q.NameContains {
 		if utf8.RuneCountInString(text) < 3 {

@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// The owner of a server's database that has nothing to write renews its claim: a transaction
-// without a change. Another server that waits until the owner has written nothing for the pause
-// sees by it that the owner runs. An owner that lost its claim finds that out by the next renewal.
+// The owner of a server's database renews its claim when it has nothing to write, with a
+// transaction without a change. Another server that waits until the owner has written nothing for
+// claimPause sees so that the owner runs. An owner that lost its claim notices it at the next
+// renewal at the latest.
 
-// claimRenewal is how often an owner looks whether it has written. The longest time between two of
-// its writes is twice as long, and half of claimPause.
+// claimRenewal is how often an owner checks whether it has written. The longest time between two
+// of its writes is twice as long, which is half of claimPause.
 const claimRenewal = 15 * time.Second
 
-// ticker is the wall clock's ticks.
+// ticker returns ticks of the wall clock.
 func ticker(every time.Duration) (ticks <-chan time.Time, stop func()) {
 	t := time.NewTicker(every)
 	return t.C, t.Stop
 }
 
-// renewClaims renews the claim until the store is closed, whenever nothing was written between two
-// ticks.
+// renewClaims renews the claim until the store is closed, whenever nothing was written between
+// two ticks.
 func (s *Store) renewClaims() {
 	ticks, stop := s.claimant.ticks(claimRenewal)
 	defer stop()
@@ -44,14 +45,14 @@ func (s *Store) renewClaims() {
 // committedAt is the last sequence that was committed under a claim.
 type committedAt struct{ claim, seq int64 }
 
-// renewClaim commits a transaction without a change unless one was committed since last, which it
-// then takes note of.
+// renewClaim commits a transaction without a change unless one was committed since last. It then
+// updates last.
 func (d *database) renewClaim(ctx context.Context, last *committedAt) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if *last == (committedAt{d.claim, d.seq}) {
 		err = d.transact(ctx, 1, func(context.Context, *sql.Tx, int64) error {
-			d.recording = true // there is no event that the journal could miss
+			d.recording = true // the journal cannot miss events, since there are none
 			return nil
 		})
 	}

@@ -19,17 +19,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// History is how much is kept of what objects were.
+// History is how much of the past states of objects is kept.
 type History struct {
 	Time   time.Duration          // how long a state is kept after its end; 0: no history
-	Bytes  int64                  // how large all of it may be; 0: no history
-	Except []schema.GroupResource // of which there is none, besides Leases and Events
+	Bytes  int64                  // limit for the whole history; 0: no history
+	Except []schema.GroupResource // types without history, besides Leases and Events
 }
 
-// DefaultHistory is kept unless KeepHistory says otherwise.
+// DefaultHistory applies unless KeepHistory sets another one.
 var DefaultHistory = History{Time: 7 * 24 * time.Hour, Bytes: 2 << 30}
 
-// fleeting are types that change all the time, and whose past nobody asks for.
+// fleeting are types that change all the time, without a useful history.
 var fleeting = []schema.GroupResource{
 	{Group: "coordination.k8s.io", Resource: "leases"}, {Resource: "events"}, {Group: "events.k8s.io", Resource: "events"},
 }
@@ -47,7 +47,7 @@ var (
 	})
 )
 
-// keeping is the History that a store keeps, and by which clock.
+// keeping is the History setting of a store, and its clock.
 type keeping struct {
 	mu  sync.RWMutex
 	is  History
@@ -64,13 +64,15 @@ func (h History) of(gr schema.GroupResource) bool {
 	return h.Time > 0 && h.Bytes > 0 && !slices.Contains(fleeting, gr) && !slices.Contains(h.Except, gr)
 }
 
-// revisionOverhead is about what a revision takes in a database beside its content: the row, and its place in three indexes.
+// revisionOverhead is the approximate size of a revision besides its content: the row, and its
+// entries in three indexes.
 const revisionOverhead = 100
 
-// wholeEvery is how many revisions there are of an object between two that can be read without those that follow.
+// wholeEvery is the number of revisions of an object after which one can be decoded without its
+// successors.
 const wholeEvery = 32
 
-// header is what is stored of an object beside its body.
+// header has the stored data of an object besides its body.
 type header struct {
 	Version string            `json:"version"`
 	Kind    string            `json:"kind"`
@@ -82,7 +84,7 @@ type header struct {
 	Note    string            `json:"note,omitempty"`
 }
 
-// record is a state of an object as it is compressed: the header, a line feed, the body.
+// record returns a state of an object before compression: the header, a line feed, the body.
 func record(h header, body []byte) []byte {
 	out, _ := json.Marshal(h) //nolint:errchkjson // strings and a number
 	return append(append(out, '\n'), body...)
@@ -113,7 +115,8 @@ func unrecord(b []byte, r *Row) error {
 	return nil
 }
 
-// compressor compresses records, one after another. What is small has an encoder of its own, which looks back less far and is ready sooner.
+// compressor compresses records, one after another. Small ones have their own encoder, with a
+// smaller window, which is ready sooner.
 type compressor struct{ whole, against, large *zstd.Encoder }
 
 const (
@@ -121,11 +124,12 @@ const (
 	largeWindow = 1 << 23
 )
 
-// mostRecord bounds what a damaged revision can make of the memory.
+// mostRecord limits the memory that a damaged revision can cause to be used.
 const mostRecord = 256 << 20
 
-// compress compresses a record; next is the state that followed, from which little differs; nil: it is to be read by itself.
-// History is compressed against what follows and not what precedes: so the oldest can be deleted, which nothing needs, and the present state is whole.
+// compress compresses a record against next, the state that followed, which differs little; nil:
+// the result can be decoded by itself. History is compressed against the successor: so the oldest
+// revision can be deleted, since no other needs it, and the present state is complete.
 func (c *compressor) compress(b, next []byte) ([]byte, error) {
 	encoder, window, level := &c.whole, largeWindow, zstd.SpeedFastest
 	switch {
@@ -133,7 +137,8 @@ func (c *compressor) compress(b, next []byte) ([]byte, error) {
 	case len(b)+len(next) < smallWindow:
 		encoder, window = &c.against, smallWindow
 	default:
-		encoder, level = &c.large, zstd.SpeedBetterCompression // the others forget most of what is large
+		// The other encoders lose most of a large record from their window.
+		encoder, level = &c.large, zstd.SpeedBetterCompression
 	}
 	if *encoder == nil {
 		e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(level), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window))
@@ -145,7 +150,8 @@ func (c *compressor) compress(b, next []byte) ([]byte, error) {
 	if next == nil {
 		return (*encoder).EncodeAll(b, nil), nil
 	}
-	// EncodeAll would prepare the tables of the dictionary, which is most of the work, a second time.
+	// EncodeAll would build the tables of the dictionary a second time, which is most of the
+	// work.
 	var out bytes.Buffer
 	if err := (*encoder).ResetWithOptions(&out, zstd.WithEncoderDictRaw(1, next)); err != nil {
 		return nil, err
@@ -162,17 +168,17 @@ type state struct {
 	header    header
 	record    []byte
 	began     int64 // sequence of the change that made it
-	since     int64 // when that was, in milliseconds
-	revisions int64 // as in object
-	sealed    bool  // it has what must not be read without a key
+	since     int64 // time of that change, in milliseconds
+	revisions int64 // as in the table object
+	sealed    bool  // it has data that must not be read without a key
 }
 
-// stateColumns are what scanState reads of o and its body b.
+// stateColumns returns the columns of o and its body b that scanState reads.
 func stateColumns(d dialect) string {
 	return "o.id, o.version, o.kind, o.uid, o.owner, o.created, o.rv, o.labels, coalesce(o.note, ''), o.began, o.since, o.revisions, " + d.exactBody()
 }
 
-// scanState reads a state. What is its key is asked of keyed, by its id.
+// scanState reads a state. keyed returns the key of the object with an id.
 func (d *database) scanState(rows *sql.Rows, keyed func(id int64) Row) (id int64, s *state, err error) {
 	s = &state{}
 	var labels string
@@ -186,7 +192,7 @@ func (d *database) scanState(rows *sql.Rows, keyed func(id int64) Row) (id int64
 			return 0, nil, fmt.Errorf("%w: read labels: %w", errDamaged, err)
 		}
 	}
-	if s.began == 0 { // it was written before there was a history
+	if s.began == 0 { // written before there was a history
 		s.began = id
 	}
 	row := keyed(id)
@@ -195,11 +201,12 @@ func (d *database) scanState(rows *sql.Rows, keyed func(id int64) Row) (id int64
 		return 0, nil, err
 	}
 	s.record = record(*h, row.Body)
-	s.sealed = sealed(packed) && !bytes.Equal(row.Body, body) // else nothing but the metadata could be read
+	// A body that could not be decrypted is only the metadata, which need not be sealed.
+	s.sealed = sealed(packed) && !bytes.Equal(row.Body, body)
 	return id, s, nil
 }
 
-// recall reads the states that the changes end and of which something is to be kept.
+// recall reads the states that the changes end, as far as they belong into the history.
 func (w *writer) recall(objects map[place]*object) error {
 	ids, byID := [][]any{}, map[int64]place{}
 	for p, o := range objects {
@@ -221,18 +228,19 @@ func (w *writer) recall(objects map[place]*object) error {
 	})
 }
 
-// rowAt is a row of which nothing is known but its key.
+// rowAt returns a row that has only its key.
 func (d *database) rowAt(p place) Row {
 	gr := d.gr(p.kind)
 	return Row{Group: gr.Group, Resource: gr.Resource, Cluster: p.cluster, Namespace: p.namespace, Name: p.name}
 }
 
-// revise adds what is to be kept of the state that a change ends; next is the state that follows, nil: the object is gone, and hidden says
-// whether its body is sealed. It says whether a new state begins.
+// revise adds the revision for the state that a change ends. next is the header of the following
+// state; nil: the object is deleted. hidden means that the new body is sealed. begins is true if
+// a new state begins.
 func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []byte, hidden bool) (begins bool, err error) {
 	s := o.state
 	if s == nil {
-		if next == nil && o.revisions != 0 { // nothing more is kept of it, but something is
+		if next == nil && o.revisions != 0 { // no more revisions are kept, but there are earlier ones
 			out.past = append(out.past, []any{o.id, p.kind, p.cluster, p.namespace, p.name, string(o.stored), o.seq})
 		}
 		return true, nil
@@ -249,7 +257,8 @@ func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []
 		}
 	}
 	against := following
-	// Heartbeats change a Node without a revision: no other can be compressed against it. The last one of a type whose history ended stands alone, too.
+	// Heartbeats change a Node without a revision, so no revision can be compressed against its
+	// next state. The last revision of a type whose history has ended stands alone, too.
 	if !o.recorded || w.gr(p.kind) == nodes || (s.revisions+1)%wholeEvery == 0 {
 		against = nil
 	}
@@ -278,7 +287,7 @@ func (w *writer) revise(out *outgoing, p place, o *object, next *header, body []
 	return true, nil
 }
 
-// beat says whether two records of a Node differ in times of heartbeats only.
+// beat reports whether two records of a Node differ only in times of heartbeats.
 func beat(a, b []byte) bool {
 	still := func(record []byte) any {
 		var r Row
@@ -294,7 +303,7 @@ func beat(a, b []byte) bool {
 			return nil
 		}
 		delete(node.Metadata, "resourceVersion")
-		delete(node.Metadata, "managedFields") // whose time is that of the heartbeat
+		delete(node.Metadata, "managedFields") // its time is that of the heartbeat
 		conditions, _ := node.Status["conditions"].([]any)
 		for _, c := range conditions {
 			if c, ok := c.(map[string]any); ok {
@@ -307,7 +316,7 @@ func beat(a, b []byte) bool {
 	return one != nil && reflect.DeepEqual(one, other)
 }
 
-// grow takes note of how large the history is.
+// grow stores the growth of the history.
 func (w *writer) grow() error {
 	if w.grown == 0 {
 		return nil
@@ -316,11 +325,12 @@ func (w *writer) grow() error {
 	return err
 }
 
-// trimEvery is how often it is looked for revisions that are too old.
+// trimEvery is the interval between checks for revisions that are too old.
 const trimEvery = time.Minute
 
-// trim deletes the oldest revisions, as far as they are too old or the history is too large: a chunk of them at a time, so that no write waits long for it.
-// It reads by the connection that writes: readers that are busy do not stop the writer.
+// trim deletes the oldest revisions if they are too old or the history is too large: one chunk at
+// a time, so that writes do not wait long. It uses the writing connection, so that busy readers
+// do not delay the writer.
 func (d *database) trim(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -347,7 +357,7 @@ func (d *database) trim(ctx context.Context) error {
 		return fmt.Errorf("look for old revisions: %w", err)
 	}
 	if n < chunk {
-		d.trimmed = now // nothing is left to do before a while
+		d.trimmed = now // nothing is left to do for a while
 	}
 	if n == 0 {
 		return nil
@@ -368,7 +378,8 @@ func (d *database) trim(ctx context.Context) error {
 		if _, file := d.dialect.(sqliteDialect); !file {
 			return nil
 		}
-		_, err := tx.ExecContext(ctx, "DELETE FROM past WHERE ended < 0 AND ended >= ?", -last) // of what was salvaged
+		// Also those that were salvaged.
+		_, err := tx.ExecContext(ctx, "DELETE FROM past WHERE ended < 0 AND ended >= ?", -last)
 		return err
 	}); err != nil {
 		return fmt.Errorf("delete old revisions: %w", err)
@@ -378,14 +389,14 @@ func (d *database) trim(ctx context.Context) error {
 	return nil
 }
 
-// grew notes by how much the history has become larger, after the transaction.
+// grew records the growth of the history, after the transaction.
 func (d *database) grew(by int64) {
 	historyBytes.Set(float64(d.history.Add(by)))
 }
 
-// dropHistory deletes, in chunks, the history of a type in a cluster.
+// dropHistory deletes the history of a type in a cluster, in chunks.
 func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, transact transaction) error {
-	const some = 100 // objects, of each of which there are many revisions
+	const some = 100 // objects, each with many revisions
 	for n := some; n == some; {
 		var freed int64
 		n = 0
@@ -416,7 +427,7 @@ func (d *database) dropHistory(ctx context.Context, cluster string, kind int64, 
 	return nil
 }
 
-// forgetPast deletes what an object was, in a transaction, and returns how large that was.
+// forgetPast deletes the revisions of an object in a transaction, and returns their size.
 func (d *database) forgetPast(ctx context.Context, tx *sql.Tx, object int64) (freed int64, err error) {
 	if err := tx.QueryRowContext(ctx, say(d.dialect, "SELECT coalesce(sum(length(body) + "+strconv.Itoa(revisionOverhead)+"), 0) FROM revision WHERE object = ?"),
 		object).Scan(&freed); err != nil {
@@ -430,7 +441,7 @@ func (d *database) forgetPast(ctx context.Context, tx *sql.Tx, object int64) (fr
 	return freed, nil
 }
 
-// shrink takes note, in a transaction, of how much smaller the history is.
+// shrink stores, in a transaction, that the history is smaller.
 func (d *database) shrink(ctx context.Context, tx *sql.Tx, freed int64) error {
 	if freed == 0 {
 		return nil

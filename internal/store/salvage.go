@@ -20,9 +20,11 @@ import (
 	"orrery.dev/orrery/internal/seal"
 )
 
-// What a file that was set aside has of the past is read into the one that took its place, beside everything else: object by object, in
-// the order of their ids, which they keep. The new file's sequence begins above the old one's, so that no number is of both. How far it
-// is, is in the new file, in the same transaction as what was read: a start goes on from there.
+// The history in a file that was set aside is copied to the new file in the background, object by
+// object. The objects are read in the order of their ids, and keep them. The sequence of the new
+// file begins above that of the old file, so that no number is used twice. The progress is stored
+// in the new file after each object, so a later start continues there. An object that was copied
+// in part is copied again.
 
 var (
 	historySalvaged = promauto.NewCounter(prometheus.CounterOpts{
@@ -38,31 +40,34 @@ var (
 const (
 	// salvageRevisions is how many revisions are read, and written, at once.
 	salvageRevisions = wholeEvery
-	// salvageObjects is how many objects are looked for at once.
+	// salvageObjects is how many objects are read at once.
 	salvageObjects = 100
-	// salvageDelay is how long it waits when the new file cannot be written.
+	// salvageDelay is the delay before the next attempt when the new file cannot be written.
 	salvageDelay = 10 * time.Second
-	// mostBroken is how many stretches that cannot be read are passed over, until the rest counts as one.
+	// mostBroken is how many unreadable ranges are skipped. After that, the rest counts as one
+	// unreadable range.
 	mostBroken = 10_000
-	// oldestSalvaged is the first schema of whose files the past is read as in those of this
-	// version. An upgrade ends no salvage of such a file.
+	// oldestSalvaged is the first schema version whose history can be read like that of this
+	// version. So an upgrade does not end the salvage of such a file.
 	oldestSalvaged = 7
-	// mostSequence bounds what a damaged file can make of the sequence: there must be room above it.
+	// mostSequence limits the sequence that a damaged file can cause: there must be numbers left
+	// above it.
 	mostSequence = sequences / 10
 )
 
-// errReplaced: the file into which it was salvaged is not open any more.
+// errReplaced means that the target file of the salvage is no longer open.
 var errReplaced = errors.New("the mirror's database was replaced")
 
-// predecessor names a file that was set aside, or is about to be, until the file that takes its place knows of it.
+// predecessor names a file that was set aside, or will be, until the new file has recorded it.
 type predecessor struct {
-	File string `json:"file"` // its name, without the directory
-	Seq  int64  `json:"seq"`  // its sequence; 0: it is not known
+	File string `json:"file"` // file name without the directory
+	Seq  int64  `json:"seq"`  // its sequence; 0: unknown
 }
 
 func (s *Store) asideNote() string { return s.path + ".aside" }
 
-// noteAside has the next new file salvage what another has, which is set aside after that.
+// noteAside records the file that is about to be set aside, so that the next new file salvages
+// its history.
 func (s *Store) noteAside(a predecessor) error {
 	b, err := json.Marshal(a)
 	if err == nil {
@@ -74,14 +79,15 @@ func (s *Store) noteAside(a predecessor) error {
 	return nil
 }
 
-// claim returns what is left to be salvaged into a database that was opened; nil: nothing. A new one takes over from a file that was set
-// aside before.
+// claim returns what is left to salvage into an opened database; nil: nothing. A new database
+// takes over from a file that was set aside before.
 func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err error) {
 	b, err := os.ReadFile(s.asideNote())
 	switch {
 	case err == nil:
 		var a predecessor
-		// Else it was not set aside in the end, or this one took over already: a new file has been claimed, and nothing else.
+		// Otherwise the file was not set aside in the end, or the takeover was done already: a
+		// new file has only been claimed.
 		if json.Unmarshal(b, &a) == nil && d.found.seq%claimStride == 0 {
 			err = s.takeOver(ctx, d, a)
 		}
@@ -98,12 +104,13 @@ func (s *Store) claim(ctx context.Context, d *database) (left *salvage, err erro
 	return left, nil
 }
 
-// takeOver has a new file begin with a sequence above that of the one that was set aside, and note that there is something to be salvaged.
+// takeOver sets the sequence of a new file above that of the file that was set aside, and records
+// that there is a history to salvage.
 func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error {
 	base := a.Seq
 	old, err := openDamaged(filepath.Join(filepath.Dir(s.path), a.File), &s.sealing)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it never was set aside
+		return nil // it was never set aside
 	}
 	if err != nil {
 		return err
@@ -111,7 +118,8 @@ func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error 
 	defer old.close() //nolint:errcheck // it was only read
 	for _, query := range []string{"SELECT seq FROM epoch", "SELECT max(id) FROM revision", "SELECT max(id) FROM past", "SELECT max(id) FROM object"} {
 		var n sql.Null[int64]
-		if err := old.read.QueryRowContext(ctx, query).Scan(&n); err == nil && n.V < mostSequence { // what cannot be read says nothing
+		// Unreadable values are ignored.
+		if err := old.read.QueryRowContext(ctx, query).Scan(&n); err == nil && n.V < mostSequence {
 			base = max(base, n.V)
 		}
 	}
@@ -126,8 +134,9 @@ func (s *Store) takeOver(ctx context.Context, d *database, a predecessor) error 
 	})
 }
 
-// openDamaged opens a file that was set aside, to be read. Any of it may be unreadable, or garbage. It is not opened read-only: then
-// SQLite would map its index into memory, see fileDSN.
+// openDamaged opens a file that was set aside, for reading. Any part may be unreadable or
+// garbage. The file is not opened read-only, because SQLite would then map its index into memory:
+// see fileDSN.
 func openDamaged(path string, sealing *atomic.Pointer[seal.Keys]) (*database, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
@@ -142,20 +151,21 @@ func openDamaged(path string, sealing *atomic.Pointer[seal.Keys]) (*database, er
 	}, nil
 }
 
-// salvage is what is left to be read of a damaged file.
+// salvage is the progress of reading a damaged file.
 type salvage struct {
-	file       string
-	base       int64 // the new file's sequence when it took over: what was there before has none above
-	after      int64 // the id of the last object that was read
-	revisions  int64 // that were read
-	unreadable int64 // revisions, objects and stretches that could not be
+	file string
+	// The sequence of the new file at the takeover. Nothing in the old file has a greater one.
+	base       int64
+	after      int64 // id of the last object that was read
+	revisions  int64 // number of revisions read
+	unreadable int64 // number of revisions, objects and ranges that could not be read
 
 	old        *database
 	compressor compressor
-	broken     int // stretches that were passed over
+	broken     int // unreadable ranges that were skipped
 }
 
-// left reads what is left to be salvaged; nil: nothing.
+// left returns the salvage to continue; nil: none.
 func (d *database) left(ctx context.Context) (*salvage, error) {
 	j := &salvage{}
 	err := d.read.QueryRowContext(ctx, "SELECT file, base, after, revisions, unreadable FROM salvage").Scan(&j.file, &j.base, &j.after, &j.revisions, &j.unreadable)
@@ -168,7 +178,8 @@ func (d *database) left(ctx context.Context) (*salvage, error) {
 	return j, nil
 }
 
-// beginSalvage reads what is left of a damaged file into the database that took its place, beside everything else.
+// beginSalvage starts to copy the rest of a damaged file to the database that replaced it, in the
+// background.
 func (s *Store) beginSalvage(d *database, j *salvage) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.endSalvage = cancel
@@ -222,7 +233,8 @@ func (s *Store) salvage(ctx context.Context, d *database, j *salvage) error {
 	return nil
 }
 
-// open opens the damaged file, and reads which types and clusters it knows: what is of others cannot be told.
+// open opens the damaged file, and reads its types and clusters. Rows of other types and clusters
+// cannot be interpreted.
 func (j *salvage) open(ctx context.Context, dir string, sealing *atomic.Pointer[seal.Keys]) (err error) {
 	if j.old, err = openDamaged(filepath.Join(dir, j.file), sealing); err != nil {
 		return err
@@ -242,13 +254,13 @@ func (j *salvage) open(ctx context.Context, dir string, sealing *atomic.Pointer[
 	return nil
 }
 
-// lose takes note that something cannot be read.
+// lose counts something that cannot be read.
 func (j *salvage) lose() {
 	j.unreadable++
 	historyUnreadable.Inc()
 }
 
-// salvageWrite writes to the database that took over, as soon as that is possible.
+// salvageWrite writes to the new database, and retries until that succeeds.
 func (s *Store) salvageWrite(ctx context.Context, into *database, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.salvageDo(ctx, into, func(d *database) error {
 		return d.locked(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) error { return f(ctx, tx) })
@@ -275,13 +287,13 @@ func (s *Store) salvageDo(ctx context.Context, into *database, f func(d *databas
 	}
 }
 
-// pastObject is an object of which there are revisions.
+// pastObject is an object with revisions.
 type pastObject struct {
 	id, kind, ended               int64
 	cluster, namespace, name, uid string
 }
 
-// next returns the next objects of the damaged file; none: there are no more. It passes over what cannot be read.
+// next returns the next objects of the damaged file, and skips unreadable ranges; none: the end.
 func (j *salvage) next(ctx context.Context) (out []pastObject, err error) {
 	for {
 		last := j.after
@@ -310,7 +322,7 @@ func (j *salvage) next(ctx context.Context) (out []pastObject, err error) {
 	}
 }
 
-// skip passes over a stretch that cannot be read, up to where reading can begin again; false: nowhere.
+// skip skips an unreadable range, up to the next readable object; false: there is none.
 func (j *salvage) skip(ctx context.Context) bool {
 	readable := func(after int64) bool {
 		var id int64
@@ -339,15 +351,15 @@ func (j *salvage) skip(ctx context.Context) bool {
 	return true
 }
 
-// pastRevision is a row of revision.
+// pastRevision is a row of the table revision.
 type pastRevision struct {
 	id, began, since, until, whole int64
 	rv                             string
 	body                           []byte
 }
 
-// salvageObject reads what an object was, some revisions at a time, and stores it. An object of which that was done in part is done again:
-// what is there stays.
+// salvageObject reads the revisions of an object, some at a time, and stores them. If an object
+// was salvaged in part, it is done again: existing rows stay.
 func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pastObject) error {
 	gr, typed := j.old.kinds[o.kind]
 	dropped, known := j.old.clusters[o.cluster]
@@ -370,7 +382,7 @@ func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pa
 		}
 		switch err := s.storeSalvaged(ctx, d, j, o, gr, some); {
 		case err == nil:
-		case d.dialect.fault(err) == faultRow: // it is garbage after all
+		case d.dialect.fault(err) == faultRow: // the data is garbage
 			j.lose()
 		default:
 			return err
@@ -383,7 +395,7 @@ func (s *Store) salvageObject(ctx context.Context, d *database, j *salvage, o pa
 	})
 }
 
-// read reads the next revisions of an object, and says whether there may be more.
+// read reads the next revisions of an object. more is true if there may be further ones.
 func (j *salvage) read(ctx context.Context, o pastObject, after int64) (out []pastRevision, more bool, err error) {
 	last := after
 	err = each(ctx, j.old.read, "SELECT id, began, since, until, whole, rv, body FROM revision WHERE object = ? AND id > ? ORDER BY id LIMIT ?", func(rows *sql.Rows) error {
@@ -409,12 +421,13 @@ func (j *salvage) read(ctx context.Context, o pastObject, after int64) (out []pa
 	}
 }
 
-// sound returns those revisions that can be read back. One that is compressed against the next can if that can, up to one that is whole; so
-// it is enough to read the first of them. The last one of an object that was alive is compressed against the state that was present, which
-// is not salvaged, and is made whole.
+// sound returns the revisions that can be decoded. A revision that is compressed against the next
+// one can be decoded if that one can, up to one that stands alone. So it suffices to decode the
+// first of them. The last revision of an object that was alive is compressed against the state
+// that was current, which is not salvaged. This revision is compressed again, to stand alone.
 func (j *salvage) sound(ctx context.Context, d *database, o pastObject, gr schema.GroupResource, some []pastRevision, last bool) (out []pastRevision, err error) {
 	oldest := d.keeping.now().Add(-d.keeping.get().Time).UnixMilli()
-	checked := false // the one before was read, and by that this one
+	checked := false // the previous revision was decoded, and so this one can be
 	for i, r := range some {
 		alone := last && i == len(some)-1 && r.whole == 0
 		if !checked || alone {
@@ -447,7 +460,8 @@ func (j *salvage) sound(ctx context.Context, d *database, o pastObject, gr schem
 	return out, nil
 }
 
-// record reads a revision of the damaged file. It is of the object that it is said to be of, or it is an error.
+// record decodes a revision of the damaged file. It returns an error if the revision belongs to
+// another object.
 func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResource, id int64) (record []byte, err error) {
 	tx, err := j.old.read.BeginTx(ctx, nil)
 	if err != nil {
@@ -477,7 +491,7 @@ func (j *salvage) record(ctx context.Context, o pastObject, gr schema.GroupResou
 	return record, nil
 }
 
-// storeSalvaged stores revisions of an object, unless its cluster or its type was dropped since.
+// storeSalvaged stores revisions of an object, unless its cluster or type was dropped meanwhile.
 func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pastObject, gr schema.GroupResource, some []pastRevision) error {
 	if len(some) == 0 {
 		return nil
@@ -488,7 +502,7 @@ func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pa
 		defer d.mu.Unlock()
 		stored, grown = 0, 0
 		var forgone int
-		// By the connection that writes: who holds the lock must not wait for readers.
+		// Uses the writing connection, because the holder of the lock must not wait for readers.
 		if err := d.write.QueryRowContext(ctx, "SELECT count(*) FROM forgone WHERE cluster = ? AND (resource = '' OR grp = ? AND resource = ?)",
 			o.cluster, gr.Group, gr.Resource).Scan(&forgone); err != nil || forgone > 0 {
 			return err
@@ -497,7 +511,8 @@ func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pa
 			return err
 		}
 		return d.transact(ctx, 0, func(ctx context.Context, tx *sql.Tx, _ int64) error {
-			// How it ended is known when that revision is. One that was alive ended, for this history, with the last of it.
+			// The end of an object is known once its last revision is stored. An object that was
+			// alive counts as ended with its last revision, with a negative number.
 			last := some[len(some)-1].id
 			ended := -last
 			if last == o.ended {
@@ -534,7 +549,7 @@ func (s *Store) storeSalvaged(ctx context.Context, d *database, j *salvage, o pa
 	return s.salvageDo(ctx, d, func(d *database) error { return d.trim(ctx) })
 }
 
-// forgo has nothing more salvaged of a cluster, or of a type in it, that is being dropped.
+// forgo stops the salvage of a cluster, or of one type in it, that is being dropped.
 func (d *database) forgo(ctx context.Context, cluster string, gr schema.GroupResource) error {
 	if !d.salvaging.Load() {
 		return nil

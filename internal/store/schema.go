@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// migrations lead from an empty database to the schema of this version. The database's
-// user_version counts those that ran. A released one is never edited, only followed by
-// another.
+// sqliteMigrations lead from an empty database to the schema of this version. The database's
+// user_version is the number of applied ones. A released migration is never edited, only followed
+// by another one.
 var sqliteMigrations = [][]string{
-	// object is slim so that listing, filtering and paging touch little; a body is read only
-	// for rows that are returned or whose fields are asked for. label has the page order in its
-	// key, so that a page of a label query is one range of it.
+	// object is small, so that listing, filtering and paging read little. A body is only read for
+	// returned rows and for requirements on fields. The key of label has the page order, so that
+	// a page of a label query is one range.
 	{`
 	CREATE TABLE cluster (
 		id   INTEGER PRIMARY KEY,
@@ -66,7 +66,7 @@ var sqliteMigrations = [][]string{
 		PRIMARY KEY (cluster, type, key, value, namespace, name)
 	) STRICT, WITHOUT ROWID;
 	`},
-	// What is needed to go on after a restart without reading everything again.
+	// Data to continue after a restart without reading everything again.
 	{`
 	ALTER TABLE object ADD COLUMN note TEXT; -- NULL: written before there were notes
 	ALTER TABLE served ADD COLUMN checkpoint TEXT; -- NULL: none
@@ -74,8 +74,8 @@ var sqliteMigrations = [][]string{
 	CREATE TABLE epoch (id TEXT NOT NULL) STRICT; -- of this file: one that replaces it has another
 	INSERT INTO epoch VALUES (lower(hex(randomblob(16))));
 	`},
-	// The name of the cluster in the keys, so that one range is a page of all clusters in their order, and the sequence of
-	// changes. An object's id is the sequence of its first one.
+	// Keys have the name of the cluster, so that one range is a page of all clusters in order.
+	// Changes have a sequence. An object's id is the sequence of its first change.
 	{`
 	CREATE TABLE cluster3 (
 		name    TEXT PRIMARY KEY CHECK (name <> ''),
@@ -139,8 +139,8 @@ var sqliteMigrations = [][]string{
 	ALTER TABLE epoch ADD COLUMN seq INTEGER NOT NULL DEFAULT 0; -- of the last change
 	UPDATE epoch SET seq = max((SELECT coalesce(max(id), 0) FROM object), (SELECT coalesce(max(id), 0) FROM type));
 	`},
-	// What objects were: revision has their states before the present one, by the sequence of the change that ended it; past names the objects that
-	// there are revisions of, and ended is the sequence of their deletion.
+	// History: revision has the past states of objects, by the sequence of the change that ended
+	// them. past has the objects with revisions; ended is the sequence of their deletion.
 	{`
 	ALTER TABLE object ADD COLUMN began INTEGER NOT NULL DEFAULT 0; -- sequence of the change that made the present state; 0: before there was a history
 	ALTER TABLE object ADD COLUMN since INTEGER NOT NULL DEFAULT 0; -- when that was, in milliseconds
@@ -175,7 +175,8 @@ var sqliteMigrations = [][]string{
 	ALTER TABLE epoch ADD COLUMN kept_from INTEGER NOT NULL DEFAULT 0; -- milliseconds: of no moment before it is everything known
 	UPDATE epoch SET kept_from = CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
 	`},
-	// Declared fields beside the labels, whose keys begin with a dot, and the orders of time and name; tally counts the objects of namespaces.
+	// Declared fields are stored beside labels, with keys that begin with a dot. Adds indexes for
+	// the orders by time and name. tally counts the objects of namespaces.
 	{`
 	ALTER TABLE object ADD COLUMN terms TEXT NOT NULL DEFAULT '[]'; -- declared fields: keys and values in turn
 	ALTER TABLE label ADD COLUMN created INTEGER NOT NULL DEFAULT 0; -- the object's
@@ -198,8 +199,8 @@ var sqliteMigrations = [][]string{
 
 	ALTER TABLE epoch ADD COLUMN terms INTEGER NOT NULL DEFAULT 0; -- which declared fields are indexed
 	`},
-	// What is left to be read of a damaged file that this one took the place of. What is salvaged of an object that was alive has a past that
-	// ended with the last of its revisions, and a negative one: it is no deletion.
+	// The progress of copying a damaged file to this one. Salvaged objects that were alive have a
+	// past with a negative ended, that of their last revision, since this is not a deletion.
 	{`
 	CREATE TABLE salvage (
 		file       TEXT NOT NULL,
@@ -217,21 +218,23 @@ var sqliteMigrations = [][]string{
 
 	CREATE INDEX past_salvaged ON past (ended) WHERE ended < 0;
 	`},
-	// What is compressed or encrypted of bodies.
+	// Compressed or encrypted bodies.
 	{`
 	ALTER TABLE body ADD COLUMN packed BLOB;
 	`},
-	// What is somewhere in names: of each run of three characters, the objects that have it. Names do not change.
+	// Index for parts of names: for each run of three characters, the objects that have it. Names
+	// do not change.
 	{
 		`CREATE VIRTUAL TABLE object_grams USING fts5(name, content='', contentless_delete=1, detail=none, tokenize='trigram case_sensitive 1')`,
 		`INSERT INTO object_grams (rowid, name) SELECT id, name FROM object`,
 		`CREATE TRIGGER object_named AFTER INSERT ON object BEGIN INSERT INTO object_grams (rowid, name) VALUES (new.id, new.name); END`,
 		`CREATE TRIGGER object_unnamed AFTER DELETE ON object BEGIN DELETE FROM object_grams WHERE rowid = old.id; END`,
 	},
-	// Full text: prose has the words of each object, and prose_words leads from a word to the objects. The words are in ASCII, and of letters, digits and
-	// underscores. Indexing what is there is left to reindex.
+	// Full text: `prose` has the words of each object, and prose_words is the index of the words.
+	// Words are ASCII letters, digits and underscores. reindex fills the tables.
 	{
-		`ALTER TABLE object ADD COLUMN prose INTEGER NOT NULL DEFAULT 0`, // the fingerprint of its words; 0: it has none
+		// Fingerprint of its words. 0: none.
+		`ALTER TABLE object ADD COLUMN prose INTEGER NOT NULL DEFAULT 0`,
 		`CREATE TABLE prose (object INTEGER PRIMARY KEY, words TEXT NOT NULL) STRICT`,
 		`CREATE VIRTUAL TABLE prose_words USING fts5(words, content='', contentless_delete=1, detail=none, tokenize="ascii tokenchars '_'")`,
 		`CREATE TRIGGER prose_told AFTER INSERT ON prose BEGIN INSERT INTO prose_words (rowid, words) VALUES (new.object, new.words); END`,
@@ -239,8 +242,9 @@ var sqliteMigrations = [][]string{
 			DELETE FROM prose_words WHERE rowid = old.object; INSERT INTO prose_words (rowid, words) VALUES (new.object, new.words); END`,
 		`CREATE TRIGGER prose_untold AFTER DELETE ON prose BEGIN DELETE FROM prose_words WHERE rowid = old.object; END`,
 	},
-	// The pages of both indexes are smaller: from an entry to a later one it goes by pages, and then through one. With those of 4,050 bytes that they had
-	// what has several texts took nearly twice as long to find, and was no faster to write.
+	// Both indexes get smaller pages. A search jumps to a later entry by pages, and then reads
+	// through one page. With the previous 4,050 bytes, searches for several texts took nearly
+	// twice as long, and writes were no faster.
 	{
 		`DROP TABLE object_grams`,
 		`CREATE VIRTUAL TABLE object_grams USING fts5(name, content='', contentless_delete=1, detail=none, tokenize='trigram case_sensitive 1')`,
@@ -251,12 +255,12 @@ var sqliteMigrations = [][]string{
 		`INSERT INTO prose_words (prose_words, rank) VALUES ('pgsz', 1000)`,
 		`INSERT INTO prose_words (rowid, words) SELECT object, words FROM prose`,
 	},
-	// Who writes: claim is the sequence with which the owner claimed the database.
+	// The writer: claim is the sequence of the owner's claim.
 	{
-		`ALTER TABLE epoch ADD COLUMN claim INTEGER NOT NULL DEFAULT 0`, // 0: nobody has
+		`ALTER TABLE epoch ADD COLUMN claim INTEGER NOT NULL DEFAULT 0`, // 0: none
 		`ALTER TABLE epoch ADD COLUMN owner TEXT NOT NULL DEFAULT ''`,
 	},
-	// How far the owners have counted the changes, as in the database of a server.
+	// written is the sequence up to which owners wrote, as in the database of a server.
 	{
 		`ALTER TABLE epoch ADD COLUMN written INTEGER NOT NULL DEFAULT 0`,
 		`UPDATE epoch SET written = seq`,
@@ -265,7 +269,7 @@ var sqliteMigrations = [][]string{
 
 func (sqliteDialect) migrations() [][]string { return sqliteMigrations }
 
-// migrate runs the migrations that the database has not seen.
+// migrate runs the migrations that the database does not have yet.
 func migrate(ctx context.Context, d dialect, db connection) error {
 	version, err := d.version(ctx, db)
 	if err != nil {

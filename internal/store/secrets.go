@@ -12,10 +12,11 @@ import (
 	"orrery.dev/orrery/internal/seal"
 )
 
-// KeepData sees to it that of a cluster's Secrets the data is kept that is to be, and no other: that of those for which keep is true, whose
-// labels are nil if they are gone. It is encrypted with the newest key. Other data is deleted, and what these Secrets were; the
-// metadata stays. Nor are events told any more that have it, see Since. What cannot be opened, for its key is not there, is deleted, too: lost is of how many Secrets. Where data is deleted, no
-// checkpoint vouches for the type any more. It is idempotent.
+// KeepData makes a cluster's Secrets have data only where keep is true. Labels are nil for
+// deleted Secrets. The data is encrypted with the newest key. Other data is deleted, with its
+// history; the metadata stays. The journal also drops it: see Since. Data without a known key is
+// deleted, too; lost counts the Secrets that should have kept such data. Where data is deleted,
+// the checkpoint of the type is deleted. KeepData is idempotent.
 func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespace string, labels map[string]string) bool) (lost int, err error) {
 	var resealed int
 	s.journal.strip(cluster, keep)
@@ -23,7 +24,7 @@ func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespac
 		lost, resealed, err = d.keepData(ctx, cluster, keep)
 		return err
 	})
-	s.journal.strip(cluster, keep) // what was written meanwhile, too
+	s.journal.strip(cluster, keep) // also from events of concurrent writes
 	if err != nil {
 		return 0, fmt.Errorf("look after the data of Secrets of cluster %s: %w", cluster, err)
 	}
@@ -37,19 +38,19 @@ func (s *Store) KeepData(ctx context.Context, cluster string, keep func(namespac
 	return lost, nil
 }
 
-// sealedHead is how much of what is sealed says so, and with which key.
+// sealedHead is the length of the beginning of sealed data that has the format and the key.
 const sealedHead = 1 + seal.HeadSize
 
-// secretWork is what is to be done with the sealed data of a cluster.
+// secretWork is the work on the sealed data of a cluster.
 type secretWork struct {
 	lost      int
-	strip     []sealedBody // their data goes
-	forget    []int64      // objects whose past goes
-	bodies    []int64      // of objects, to be sealed again
-	revisions []int64      // to be sealed again
+	strip     []sealedBody // their data is deleted
+	forget    []int64      // objects whose history is deleted
+	bodies    []int64      // ids of objects to encrypt again
+	revisions []int64      // to encrypt again
 }
 
-// sealedBody is the body of an object, as long as it begins so.
+// sealedBody is the body of an object with this beginning.
 type sealedBody struct {
 	object int64
 	head   []byte
@@ -62,7 +63,7 @@ type sealedPast struct {
 	head             []byte
 }
 
-// liveSecret is a Secret with sealed data.
+// liveSecret is an existing Secret with sealed data.
 type liveSecret struct {
 	sealedBody
 
@@ -70,7 +71,7 @@ type liveSecret struct {
 	labels    map[string]string
 }
 
-// secretsToDo decides what is to be done. It is pure.
+// secretsToDo returns the work to do. It is pure.
 func secretsToDo(live []liveSecret, labels map[int64]map[string]string, past []sealedPast, keys *seal.Keys, keep func(string, map[string]string) bool) (w secretWork) {
 	old := func(head []byte) bool { return !bytes.Equal(head[1:], keys.Newest()) }
 	for _, o := range live {
@@ -109,7 +110,7 @@ func (d *database) keepData(ctx context.Context, cluster string, keep func(strin
 		return 0, 0, nil
 	}
 	var live []liveSecret
-	all := map[int64]map[string]string{} // labels of those that are there
+	all := map[int64]map[string]string{} // labels of existing Secrets
 	if err := each(ctx, d.read, say(d.dialect, fmt.Sprintf(`SELECT o.id, o.namespace, o.labels, substr(b.packed, 1, %d) FROM object o JOIN body b ON b.object = o.id
 		WHERE o.type = ? AND o.cluster = ?`, sealedHead)), func(rows *sql.Rows) error {
 		var o liveSecret
@@ -143,7 +144,8 @@ func (d *database) keepData(ctx context.Context, cluster string, keep func(strin
 		return 0, 0, nil
 	}
 	w := secretsToDo(live, all, past, d.sealing.Load(), keep)
-	if len(w.strip) > 0 { // nothing vouches for rows without their data, also if this is cut off
+	// No checkpoint may cover rows without their data, even after an interruption.
+	if len(w.strip) > 0 {
 		if err := d.exec(ctx, "UPDATE served SET checkpoint = NULL WHERE cluster = ? AND type = ?", cluster, kind); err != nil {
 			return 0, 0, err
 		}
@@ -175,7 +177,7 @@ func (d *database) keepData(ctx context.Context, cluster string, keep func(strin
 	return w.lost, resealed, nil
 }
 
-// strip takes the data out of bodies that nobody has written since.
+// strip deletes the data of bodies that have not been written since.
 func (d *database) strip(ctx context.Context, bodies []sealedBody) error {
 	return d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		text := say(d.dialect, fmt.Sprintf("UPDATE body SET packed = NULL WHERE object = ? AND substr(packed, 1, %d) = ?", sealedHead))
@@ -188,7 +190,7 @@ func (d *database) strip(ctx context.Context, bodies []sealedBody) error {
 	})
 }
 
-// forgetAll deletes what objects were.
+// forgetAll deletes the history of objects.
 func (d *database) forgetAll(ctx context.Context, objects []int64) error {
 	var freed int64
 	if err := d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
@@ -208,7 +210,8 @@ func (d *database) forgetAll(ctx context.Context, objects []int64) error {
 	return nil
 }
 
-// reseal seals with the newest key what a query finds by ids: the object, the revision (0: it is a body), the key and the UID.
+// reseal encrypts data with the newest key. The query find returns for an id: the object, the
+// revision (0: it is a body), the key, the UID and the data.
 func (d *database) reseal(ctx context.Context, cluster, find, put string, ids []int64) (n int, err error) {
 	err = d.locked(ctx, 1, func(ctx context.Context, tx *sql.Tx, _ int64) error {
 		n = 0
@@ -227,7 +230,7 @@ func (d *database) reseal(ctx context.Context, cluster, find, put string, ids []
 				}
 				plain, err := d.unseal(packed, identity...)
 				if errors.Is(err, seal.ErrKey) || errors.Is(err, seal.ErrForeign) {
-					return nil // it opens for nobody
+					return nil // no key can decrypt it
 				}
 				if err == nil {
 					fresh, err = d.seal(plain, identity...)

@@ -9,12 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Type is a type whose objects are stored of a cluster. It is remembered so that a cluster
-// that cannot be asked can still be searched.
+// Type is a type whose objects are stored for a cluster. It is recorded so that a cluster that
+// does not answer can be searched.
 type Type struct {
 	Cluster  string
 	Resource schema.GroupResource
-	API      []byte // what is known of the type, as the mirror encodes it
+	API      []byte // description of the type, in the mirror's encoding
 }
 
 func (d *database) saveType(ctx context.Context, t Type) error {
@@ -55,8 +55,8 @@ func (d *database) served(ctx context.Context) ([]Type, error) {
 	return out, nil
 }
 
-// Key names a stored object, at the version that is stored; "": what is stored is not all that
-// this version of Orrery stores.
+// Key is the key and version of a stored object. ResourceVersion is "" if the stored data lacks
+// something that this version of Orrery stores.
 type Key struct {
 	Namespace, Name string
 	UID             types.UID
@@ -78,7 +78,7 @@ func (d *database) keys(ctx context.Context, cluster string, gr schema.GroupReso
 	return out, nil
 }
 
-// visible is the cluster's name, or that of none while it is being dropped.
+// visible returns the cluster's name; "" while the cluster is being dropped.
 func (d *database) visible(cluster string) string {
 	d.known.RLock()
 	defer d.known.RUnlock()

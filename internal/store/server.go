@@ -16,20 +16,20 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// server is a database of a database server.
+// server is a database on a database server.
 type server struct {
 	address string // without credentials
 	dialect dialect
 	connect func() (*sql.DB, error)
 }
 
-// errUnfit: the database is not one that the mirror could be kept in.
+// errUnfit means that the database can never be used for the mirror.
 var errUnfit = errors.New("database is not fit for the mirror")
 
 func unfit(why string) error { return fmt.Errorf("%w: %s", errUnfit, why) }
 
-// patience is how long one write may take, and how long a connection is waited for: what does not answer then is
-// tried again.
+// writePatience limits a write, and connectPatience the time to connect. Both are retried after
+// that.
 const (
 	writePatience   = time.Minute
 	connectPatience = 10 * time.Second
@@ -38,13 +38,13 @@ const (
 var errDSN = errors.New("the mirror's DSN must be postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS " +
 	"or mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS; in the first, write other characters than letters and digits of the password as %XX")
 
-// CheckDSN says what is wrong with a DSN, without asking its server.
+// CheckDSN returns an error for an invalid DSN. It does not connect to the server.
 func CheckDSN(dsn string) error {
 	_, err := parseDSN(dsn)
 	return err
 }
 
-// parseDSN understands a DSN. What the drivers say of one that they refuse may have its password, and is not passed on.
+// parseDSN parses a DSN. Errors of the drivers may contain its password, and are not returned.
 func parseDSN(dsn string) (*server, error) {
 	dsn = strings.TrimSpace(dsn)
 	switch scheme, rest, _ := strings.Cut(dsn, "://"); scheme {
@@ -92,7 +92,7 @@ func parseMySQL(dsn string) (*server, error) {
 	}
 	cfg.MultiStatements, cfg.InterpolateParams, cfg.ParseTime, cfg.MaxAllowedPacket = false, false, false, 0
 	cfg.Collation = "utf8mb4_bin"
-	cfg.Logger = &mysql.NopLogger{} // what it would say is in the errors
+	cfg.Logger = &mysql.NopLogger{} // errors contain the same
 	if cfg.Params == nil {
 		cfg.Params = map[string]string{}
 	}
@@ -110,7 +110,7 @@ func parseMySQL(dsn string) (*server, error) {
 	}, nil
 }
 
-// open connects to the server, and brings the schema of the database up to date.
+// open connects to the server, and updates the schema of the database.
 func (s *server) open(ctx context.Context, c claimant) (*database, error) {
 	write, err := s.connect()
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *server) open(ctx context.Context, c claimant) (*database, error) {
 	return db, nil
 }
 
-// connectionLost says whether an error is about the way to the server.
+// connectionLost reports whether an error is about the network connection.
 func connectionLost(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)

@@ -19,14 +19,15 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// sqliteDialect is that of the database file that a server keeps when it was given no other. One connection writes;
-// several read, and see each write whole or not at all.
+// sqliteDialect is the dialect of the database file that a server uses without a DSN. One
+// connection writes. Several connections read, and see each write completely or not at all.
 type sqliteDialect struct{}
 
-// unpackFunction is the name of a function of SQL that returns the JSON of a body that is compressed; NULL: it is not.
+// unpackFunction is the SQL function that returns the JSON of a compressed body; NULL: it is not
+// compressed.
 const unpackFunction = "orrery_unpack"
 
-// registered makes the function known, of which the driver keeps a list for the process.
+// registered registers the function with the driver, once for the process.
 var registered = sync.OnceValue(func() error {
 	return sqlite.RegisterDeterministicScalarFunction(unpackFunction, 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
 		packed, ok := args[0].([]byte)
@@ -38,13 +39,13 @@ var registered = sync.OnceValue(func() error {
 	})
 })
 
-// openFile opens the database in a file, and brings its schema up to date.
+// openFile opens a database file and updates its schema.
 func openFile(ctx context.Context, path string, c claimant) (*database, error) {
 	if err := registered(); err != nil {
 		return nil, err
 	}
-	// SQLite gives its journal files the mode of the database, so the database must have
-	// the right one from the start.
+	// SQLite gives its journal files the mode of the database, so the database needs the right
+	// mode from the start.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -57,8 +58,8 @@ func openFile(ctx context.Context, path string, c claimant) (*database, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The journal mode is in the file. A reader must not set it: in a file that somebody
-	// truncated it would wait for the writer, and not say that the tables are gone.
+	// The journal mode is stored in the file. A reader must not set it: in a truncated file it
+	// would wait for the writer instead of reporting missing tables.
 	read, err := sql.Open("sqlite", fileDSN(path, "query_only(1)"))
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
@@ -67,9 +68,9 @@ func openFile(ctx context.Context, path string, c claimant) (*database, error) {
 	return openDatabase(ctx, sqliteDialect{}, write, read, c)
 }
 
-// fileDSN names the database with the pragmas of each of its connections. The VFS unix-excl
-// locks the file for this process and keeps the index of the write-ahead log in its own
-// memory: a file that is mapped kills the process when somebody truncates it.
+// fileDSN returns a DSN for the file with pragmas for each connection. The VFS unix-excl locks
+// the file for this process and keeps the index of the write-ahead log in its own memory. A
+// mapped file would kill the process when another process truncates it.
 func fileDSN(path string, pragmas ...string) string {
 	q := url.Values{
 		"vfs":     {"unix-excl"},
@@ -80,7 +81,7 @@ func fileDSN(path string, pragmas ...string) string {
 
 func (sqliteDialect) parameter(int) string { return "?" }
 
-// in takes one parameter however long the list is.
+// in uses one parameter for a list of any length.
 func (sqliteDialect) in(s *statement, expression string, values []string) {
 	if len(values) == 1 {
 		s.sql(expression).sql(" = ").arg(values[0])
@@ -93,7 +94,8 @@ func (sqliteDialect) labelValue(s *statement, key string) {
 	s.sql("json_extract(o.labels, ").arg(pathOf([]string{key})).sql(")")
 }
 
-// labelCompare: values that are not numbers, or not of 64 bits, are neither greater nor less. Numbers of as many digits compare as texts do.
+// labelCompare ignores values that are not 64-bit numbers. Numbers with the same count of digits
+// compare like texts.
 func (d sqliteDialect) labelCompare(s *statement, c labelCompare) {
 	d.labelValue(s, c.key)
 	s.sql(" <> '' AND ")
@@ -109,7 +111,7 @@ func (d sqliteDialect) labelCompare(s *statement, c labelCompare) {
 	s.sql(", '0') AS INTEGER)").sql(operator(c)).arg(c.bound)
 }
 
-// operator is that of a comparison.
+// operator returns the comparison operator.
 func operator(c labelCompare) string {
 	if c.greater {
 		return " > "
@@ -117,12 +119,13 @@ func operator(c labelCompare) string {
 	return " < "
 }
 
-// ids takes one parameter however long the list is.
+// ids uses one parameter for a list of any length.
 func (sqliteDialect) ids(s *statement, expression string, values []int64) {
 	s.sql(expression).sql(" IN (SELECT value FROM json_each(").arg(list(values)).sql("))")
 }
 
-// element is the JSON of an element; NULL: it has no fields. What is compressed is decompressed wherever it is named.
+// element returns the JSON of an element; NULL: it has no fields. A compressed body is
+// decompressed at each use.
 func (sqliteDialect) element(n int) string {
 	if n == 0 {
 		return "CASE b.json WHEN '" + noJSON + "' THEN " + unpackFunction + "(b.packed) ELSE b.json END"
@@ -131,7 +134,7 @@ func (sqliteDialect) element(n int) string {
 	return "CASE WHEN " + e + ".type IN ('object', 'array') THEN " + e + ".value END"
 }
 
-// text takes numbers as they are written: as values of SQL they would be written anew.
+// text returns numbers as they are written. As SQL values they would be formatted again.
 func (d sqliteDialect) text(s *statement, element int, path FieldPath) {
 	if len(path) == 0 {
 		e := "e" + strconv.Itoa(element)
@@ -142,7 +145,7 @@ func (d sqliteDialect) text(s *statement, element int, path FieldPath) {
 	of, steps := d.element(element), stepsOf(path)
 	s.sql("CASE json_type(" + of + ", ").arg(steps).sql(") WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' WHEN 'integer' THEN (" + of + ") -> ").arg(steps).
 		sql(" WHEN 'real' THEN (" + of + ") -> ").arg(steps).sql(" ")
-	if element > 0 { // of a list, nothing but values is compared
+	if element > 0 { // in lists, only scalars are compared
 		s.sql("WHEN 'object' THEN NULL WHEN 'array' THEN NULL ")
 	}
 	s.sql("ELSE CAST(json_extract(" + of + ", ").arg(steps).sql(") AS TEXT) END")
@@ -168,18 +171,20 @@ func (sqliteDialect) has(s *statement, column, text string) {
 	s.sql("instr(" + column + ", ").arg(text).sql(") > 0")
 }
 
-// word: the index is walked from entry to entry, so that of a common word and a rare one together takes as long as the common one.
+// word relies on an index that returns entries one by one. A common and a rare word together take
+// as long as the common one.
 func (sqliteDialect) word(s *statement, _ int64, one words.Word) bool {
 	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + one.Text + `"`)
 	return true
 }
 
-// prose: words are letters, digits and underscores.
+// prose can quote words simply, because they have only letters, digits and underscores.
 func (sqliteDialect) prose(s *statement, kind int64, clauses [][]words.Word) {
 	s.sql("SELECT rowid FROM prose_words WHERE prose_words MATCH ").arg(`"` + proseKind(kind) + `"` + joinClauses(clauses, " AND ", " OR ", `"`, `"*`))
 }
 
-// grams asks for runs of three characters that have the whole text in them: of each run the index is read whole. What has fewer characters is in no such run.
+// grams matches runs of three characters that cover the whole text. The index is read completely
+// for each run. Texts with fewer characters have no runs.
 func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 	var match []string
 	for _, text := range texts {
@@ -197,7 +202,8 @@ func (sqliteDialect) grams(s *statement, kind int64, texts []string) bool {
 
 func (d sqliteDialect) list(s *statement, p *plan) {
 	s.sql("SELECT " + columns + ", " + d.exactBody())
-	if p.sorted && p.limit > 0 || p.offset > 0 { // of those that are sorted or passed over, what is in the index is enough
+	// For rows that are sorted or skipped, the index suffices.
+	if p.sorted && p.limit > 0 || p.offset > 0 {
 		p.slim = true
 		s.sql(" FROM (SELECT " + map[string]string{"o": "o.id", "l": "l.object"}[p.alias()] + " AS id")
 		d.from(s, p, p.fields)
@@ -209,8 +215,8 @@ func (d sqliteDialect) list(s *statement, p *plan) {
 		return
 	}
 	d.from(s, p, true)
-	// Spans are in order, and so are the rows of each: the joins are walked as they are written. SQLite
-	// does not know, and would sort; scan would notice.
+	// Spans are in order, and so are the rows of each, because the joins run as written. SQLite
+	// does not know that and would sort. page checks the order.
 	if p.ordered() {
 		s.sql(p.orderBy(p.ordering()))
 	}
@@ -223,7 +229,7 @@ func (d sqliteDialect) count(s *statement, p *plan) {
 
 func (d sqliteDialect) named() string { return d.leading(&plan{index: byName}) }
 
-// leading is the table that leads, and by which of its indexes.
+// leading returns the leading table with its index.
 func (sqliteDialect) leading(p *plan) string {
 	switch p.index {
 	case byPair:
@@ -245,8 +251,8 @@ func (sqliteDialect) leading(p *plan) string {
 	}
 }
 
-// from writes the FROM and WHERE clause. The order of the joins and the index are said, not guessed by the
-// database: there are no statistics that it could guess from.
+// from writes the FROM and WHERE clause. It fixes the order of the joins and the index, because
+// the database has no statistics to choose them.
 func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	s.sql(" FROM ")
 	if p.leads {
@@ -268,7 +274,7 @@ func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	case p.leads && p.narrow:
 		s.sql(" AND " + a + ".cluster = g.key AND " + a + ".namespace = n.value")
 		if p.index != byTally {
-			first := p.spans[0] // no other begins in its midst
+			first := p.spans[0] // no other span begins within a page
 			s.sql(" AND " + a + ".name > CASE WHEN g.key = ").arg(first.cluster).sql(" AND n.value = ").arg(first.namespace).sql(" THEN ").arg(first.afterOf).sql(" ELSE '' END")
 		}
 	case p.leads:
@@ -291,7 +297,8 @@ func (d sqliteDialect) from(s *statement, p *plan, bodies bool) {
 	s.and(p)
 }
 
-// spans writes the spans as a table, in their order: the cluster is g.key, and n.value a namespace of it.
+// spans writes the spans as a table, in their order. g.key is the cluster, and n.value a
+// namespace of it.
 func (sqliteDialect) spans(s *statement, p *plan) {
 	var out strings.Builder
 	for i, one := range p.spans {
@@ -314,7 +321,7 @@ func (sqliteDialect) replace(key string, columns []string) string {
 	return replaceExcluded(key, columns)
 }
 
-// replaceExcluded is what SQLite and PostgreSQL have in common.
+// replaceExcluded is the implementation for SQLite and PostgreSQL.
 func replaceExcluded(key string, columns []string) string {
 	set := make([]string, len(columns))
 	for i, c := range columns {
@@ -327,7 +334,7 @@ func (sqliteDialect) accumulate(table, key, column string) string {
 	return accumulateExcluded(table, key, column)
 }
 
-// accumulateExcluded is what SQLite and PostgreSQL have in common.
+// accumulateExcluded is the implementation for SQLite and PostgreSQL.
 func accumulateExcluded(table, key, column string) string {
 	return " ON CONFLICT (" + key + ") DO UPDATE SET " + column + " = " + table + "." + column + " + excluded." + column
 }
@@ -335,7 +342,8 @@ func accumulateExcluded(table, key, column string) string {
 func (sqliteDialect) lengths() []int { return []int{16, 4, 1} }
 func (sqliteDialect) inverts() bool  { return false } // FTS5 does
 
-// into, and update: where a statement fails the transaction does, too. To undo the statement alone SQLite would copy each page that it changes.
+// into and update use OR FAIL, because a failed statement fails the transaction. To undo a single
+// statement, SQLite would copy each page that it changes.
 func (sqliteDialect) into() string { return "INSERT OR FAIL INTO " }
 
 func (sqliteDialect) rows(n int, columns []string) string { return values(n, columns) }
@@ -348,7 +356,8 @@ func (sqliteDialect) find(n int, key []string, columns ...string) string {
 func (sqliteDialect) among(n int, column string) string { return keyed(n, []string{column}) }
 func (sqliteDialect) snapshot() *sql.TxOptions          { return nil }
 
-// update is one UPDATE for each row: an upsert would look for the row in every index, and write those too whose columns are the same.
+// update uses one UPDATE for each row. An upsert would search every index for the row, and also
+// write the indexes of unchanged columns.
 func (sqliteDialect) update(_ int, table string, same, columns []string, changed int) string {
 	set := make([]string, changed)
 	for i := range set {
@@ -357,7 +366,8 @@ func (sqliteDialect) update(_ int, table string, same, columns []string, changed
 	return "UPDATE OR FAIL " + table + " SET " + strings.Join(set, ", ") + " WHERE " + same[0] + " = ?1"
 }
 
-// overwrite is one statement for each row, as update is: of several it would have to undo the first where the last fails.
+// overwrite uses one statement for each row, like update. Otherwise a failure of the last row
+// would have to undo the first ones.
 func (d sqliteDialect) overwrite(_ int, table string, same, columns []string) string {
 	all := slices.Concat(same, columns)
 	return "INSERT OR REPLACE INTO " + table + " (" + strings.Join(all, ", ") + ") " + d.rows(1, all)
@@ -372,7 +382,7 @@ func (sqliteDialect) body(b []byte) ([]any, error) { return []any{string(b)}, ni
 func (sqliteDialect) exactBody() string            { return "b.json, b.packed" }
 func (sqliteDialect) packs() byte                  { return packedZstd }
 
-// ended: SQLite has often ended a transaction that failed.
+// ended: SQLite has often ended a failed transaction itself. A rollback is then an SQLITE_ERROR.
 func (sqliteDialect) ended(err error) bool { return code(err) == sqlite3.SQLITE_ERROR }
 
 func (sqliteDialect) version(ctx context.Context, db connection) (n int, err error) {
@@ -381,11 +391,12 @@ func (sqliteDialect) version(ctx context.Context, db connection) (n int, err err
 }
 
 func (sqliteDialect) setVersion(ctx context.Context, tx *sql.Tx, n int) error {
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", n)) // a pragma takes no parameters
+	// A pragma takes no parameters.
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", n))
 	return err
 }
 
-// code is the primary result code of an error of SQLite; 0 for other errors.
+// code returns the primary result code of an SQLite error; 0: another error.
 func code(err error) int {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code() & 0xff
@@ -393,8 +404,8 @@ func code(err error) int {
 	return 0
 }
 
-// damaged says whether an error means that the file is not what was written to it. Its
-// contents cannot be trusted, nor mended by trying again.
+// damaged reports whether an error means that the file has changed unexpectedly. Its contents
+// cannot be trusted, and retries do not help.
 func damaged(err error) bool {
 	if errors.Is(err, errDamaged) {
 		return true
@@ -410,7 +421,8 @@ func damaged(err error) bool {
 	switch code(err) {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		return true
-	case sqlite3.SQLITE_ERROR: // tables and columns that were there, and JSON that was valid, are not any more
+	// Tables or columns are missing, or JSON that was valid is not any more.
+	case sqlite3.SQLITE_ERROR:
 		return slices.ContainsFunc([]string{"no such table", "no such column", "has no column named", "malformed JSON"},
 			func(s string) bool { return strings.Contains(e.Error(), s) })
 	default:
@@ -418,8 +430,8 @@ func damaged(err error) bool {
 	}
 }
 
-// unusable says whether a database that could not be opened never can be: because of what
-// is in the file, not of a lock or a full disk.
+// unusable reports whether a database that could not be opened can never be opened, because of
+// its contents and not of a lock or a full disk.
 func unusable(err error) bool {
 	if damaged(err) || errors.Is(err, errNewer) {
 		return true

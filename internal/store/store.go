@@ -19,27 +19,28 @@ import (
 	"orrery.dev/orrery/internal/seal"
 )
 
-// Errors that callers tell apart.
+// Errors that callers can distinguish.
 var (
-	// ErrFull: there is no room for a write. What was written before is intact, and the
-	// same write can be tried again.
+	// ErrFull means that there is no space for a write. Earlier writes are intact, and the same
+	// write can be tried again.
 	ErrFull = errors.New("no space left for the mirror's database")
-	// ErrUnavailable: the database cannot be used at present, or was damaged and is new.
-	// The same call can be tried again.
+	// ErrUnavailable means that the database cannot be used at present, or was damaged and
+	// replaced. The same call can be tried again.
 	ErrUnavailable = errors.New("the mirror's database cannot be used at present")
-	// ErrContinue: a continue token is damaged, or belongs to another query.
+	// ErrContinue means that a continue token is damaged, or belongs to another query.
 	ErrContinue = errors.New("continue token is not of this query")
-	// ErrOtherQuery is an ErrContinue: the token is whole, and of the same query of other clusters.
+	// ErrOtherQuery is an ErrContinue: the token is valid, but belongs to the same query for
+	// other clusters.
 	ErrOtherQuery = fmt.Errorf("%w: it was returned for other clusters", ErrContinue)
-	// ErrNoHistory: nothing is kept of what the objects were, or not of that moment any more.
+	// ErrNoHistory means that no history is kept, or not that of the requested moment any more.
 	ErrNoHistory = errors.New("there is no history of it")
-	// ErrSelector: a selector says something that cannot be answered.
+	// ErrSelector means that a selector cannot be evaluated.
 	ErrSelector = errors.New("selector is not supported")
 )
 
-// TooOldError is an ErrNoHistory: of a moment not everything is known, any more or yet.
+// TooOldError is an ErrNoHistory: the state at a moment is not completely known.
 type TooOldError struct {
-	From time.Time // from when on everything is
+	From time.Time // first moment with complete history
 }
 
 // Error implements error.
@@ -47,14 +48,14 @@ func (e *TooOldError) Error() string {
 	return fmt.Sprintf("%v: it is kept from %s on", ErrNoHistory, e.From.Format(time.RFC3339))
 }
 
-// Is says what the error is.
+// Is reports whether target is ErrNoHistory.
 func (e *TooOldError) Is(target error) bool { return target == ErrNoHistory }
 
-// RejectedError names a row that the database refused; every other change of the same
-// Write was written.
+// RejectedError names a row that the database refused. All other changes of the same Write were
+// written.
 type RejectedError struct {
 	Cluster, Group, Resource, Namespace, Name string
-	Stored                                    bool // without the part that it refused
+	Stored                                    bool // stored without the refused part
 	Err                                       error
 }
 
@@ -67,55 +68,59 @@ func (e *RejectedError) Error() string {
 // Unwrap returns the database's error.
 func (e *RejectedError) Unwrap() error { return e.Err }
 
-// Row is one object of one cluster.
+// Row is one object in one cluster.
 type Row struct {
 	Cluster, Group, Version, Resource, Kind, Namespace, Name string
 
 	UID             types.UID
-	OwnerUID        types.UID // the controller's, or else the first owner's
+	OwnerUID        types.UID // the controller, or else the first owner
 	ResourceVersion string
 	Created         time.Time
 	Labels          map[string]string
-	Body            []byte // JSON, of managedFields without the fields
-	// Note is what the writer wants to find again with the row, such as what it made of the
-	// managedFields. Rows returns it; no query sees it.
+	Body            []byte // JSON; managedFields without the fields
+	// Note is a text that the writer stores with the row, such as a digest of managedFields. Rows
+	// returns it; queries do not.
 	Note string
-	// Changed is the version of the change that made the row what it is. Write ignores it; of rows of the past that are not listed it is 0.
+	// Changed is the version of the change that made the row's state. Write ignores it. It is 0
+	// for states of the past that do not come from a list.
 	Changed Version
 }
 
-// Change is a row to be written or, when Delete is set, to be deleted: then only Cluster,
-// Group, Resource, Namespace, Name and UID matter. Of an object with another UID nothing is deleted; without one, whatever
-// has the name is.
+// Change is a row to write or, with Delete, to delete. Then only Cluster, Group, Resource,
+// Namespace, Name and UID matter. An object with another UID is not deleted. Without a UID, any
+// object of that name is deleted.
 type Change struct {
 	Row
 	Delete bool
 }
 
-// Store is a cache in a database: a file, or one of a database server. When the file turns out to be damaged, Store
-// sets it aside and goes on with a new one; when a server's database turns out to be another one, or to have gone back to
-// an earlier state, it goes on with what is there as with a new one. It tells so: whoever writes to it must then
+// Store is a cache in a database: a file, or a database on a server. A damaged file is set aside
+// and replaced by a new one. A server's database that was replaced or went back to an earlier
+// state is used as if it were new. In both cases the Store reports a loss, and the writer must
 // write everything again.
 type Store struct {
 	path   string  // of the file; "": it is a server's database
-	server *server // nil: it is a file
+	server *server // nil: the database is a file
 	log    logr.Logger
 
 	opening sync.Mutex // held while the database is opened or replaced
 
-	mu      sync.RWMutex // held for reading while the database is used
+	mu      sync.RWMutex // read-locked while the database is used
 	db      *database    // nil: none is open
 	cause   error        // why none is open
-	next    time.Time    // when to try again to open it
+	next    time.Time    // time of the next attempt to open it
 	closed  bool
 	losses  int
 	lossFns []func()
-	epoch   string // of the server's database, as it was last seen
+	epoch   string // last known epoch of the server's database
 	seq     int64
 
 	claimant claimant
-	rival    *rival // who took the server's database; nil: nobody. s.opening must be held
-	rejected error  // why nothing in the server's database is trusted when it is opened next; nil: no reason is known. s.opening must be held
+	// The server that took the server's database; nil: none. Guarded by opening.
+	rival *rival
+	// Why the contents of the server's database must not be trusted at the next open; nil: no
+	// reason. Guarded by opening.
+	rejected error
 	renewing sync.WaitGroup
 
 	keeping *keeping
@@ -124,15 +129,16 @@ type Store struct {
 	journal *journal
 
 	salvaging  sync.WaitGroup
-	endSalvage context.CancelFunc // of the database that is open
+	endSalvage context.CancelFunc // ends the salvage of the open database
 
-	readers  int             // how many queries run at once
-	patience time.Duration   // how long whoever finds no database open waits for one that is being opened
+	readers  int             // maximum number of concurrent queries
+	patience time.Duration   // how long callers wait while a database is being opened
 	life     context.Context //nolint:containedctx // of what is opened, until Close
 	end      context.CancelFunc
 }
 
-// openPatience is how long Open, and whoever finds no database open, waits for one that is being opened.
+// openPatience is how long Open, and callers that find no open database, wait while one is being
+// opened.
 const openPatience = 30 * time.Second
 
 var errOpening = errors.New("it is being opened, which takes long after an upgrade that indexes its objects anew")
@@ -140,19 +146,20 @@ var errOpening = errors.New("it is being opened, which takes long after an upgra
 // reopenDelay is the time between two attempts to open a database that cannot be opened.
 const reopenDelay = time.Second
 
-// Option is how a store is opened.
+// Option changes how a store is opened.
 type Option func(*Store)
 
-// Sealed has the store seal with keys, and open with them also what it reads while it is being opened: the past of a damaged file.
+// Sealed makes the store encrypt with keys, as SealWith does. The keys also apply to data that is
+// read during opening: the history in a damaged file.
 func Sealed(keys *seal.Keys) Option { return func(s *Store) { s.SealWith(keys) } }
 
-// withReaders has so many queries run at once.
+// withReaders sets the maximum number of concurrent queries.
 func withReaders(n int) Option { return func(s *Store) { s.readers = n } }
 
-// Open opens or creates dir/mirror.db and brings its schema up to date. A file that is
-// damaged, or of a newer version, is set aside. While the file is locked by another
-// process, or the disk is full, the Store answers with ErrUnavailable and tries again; so it does while opening it takes longer than 30 s.
-// Only a directory that cannot be used is an error.
+// Open opens or creates dir/mirror.db and updates its schema. A damaged file, or one of a newer
+// version, is set aside. While the file is locked by another process, the disk is full, or
+// opening takes longer than 30 s, calls return ErrUnavailable and opening is retried. Only an
+// unusable directory is an error.
 func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
 	s := &Store{path: filepath.Join(dir, "mirror.db"), log: logr.FromContextOrDiscard(ctx), keeping: &keeping{is: DefaultHistory, now: time.Now}, journal: newJournal(), readers: readers, patience: openPatience, claimant: newClaimant()}
 	for _, set := range options {
@@ -170,11 +177,12 @@ func Open(ctx context.Context, dir string, options ...Option) (*Store, error) {
 	return s, nil
 }
 
-// OpenDSN opens a database of PostgreSQL, MySQL or MariaDB, which must exist and be the mirror's alone, and brings
-// its schema up to date. The DSN is postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS, or mysql:// and then what
-// github.com/go-sql-driver/mysql documents: USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS. While the server cannot
-// be used, the Store answers with ErrUnavailable and tries again. Only a DSN, or a database, that never can be used is an
-// error. No error and no log has the DSN.
+// OpenDSN opens a database of PostgreSQL, MySQL or MariaDB and updates its schema. The database
+// must exist, and must be used by the mirror only. The DSN is
+// postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETERS, or mysql:// followed by the format of
+// github.com/go-sql-driver/mysql: USER:PASSWORD@tcp(HOST:PORT)/DATABASE?PARAMETERS. While the
+// server cannot be used, calls return ErrUnavailable and opening is retried. Only a DSN or
+// database that can never be used is an error. No error and no log contains the DSN.
 func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error) {
 	server, err := parseDSN(dsn)
 	if err != nil {
@@ -196,7 +204,8 @@ func OpenDSN(ctx context.Context, dsn string, options ...Option) (*Store, error)
 	return s, nil
 }
 
-// begin opens the database for the first time, and returns why it is not open; nil: it is, or that takes long.
+// begin opens the database for the first time. It returns why the database is not open; nil: it
+// is open, or opening still runs.
 func (s *Store) begin(ctx context.Context) (cause error) {
 	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	s.mu.Lock()
@@ -210,8 +219,9 @@ func (s *Store) begin(ctx context.Context) (cause error) {
 	return nil
 }
 
-// openBeside opens the database, again or for the first time, tells of what was lost, and releases s.opening, which must be held. It returns true when that has
-// ended, and false when it takes longer than its caller or the Store is patient: then it goes on beside everything else, until it has ended or the Store is closed.
+// openBeside opens the database in a goroutine, reports losses, and releases s.opening, which the
+// caller must hold. It returns true when that has ended, and false if it takes longer than ctx or
+// s.patience. In that case it continues until it has ended or the Store is closed.
 func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 	began, losses, done := time.Now(), s.Losses(), make(chan struct{})
 	go func() {
@@ -220,7 +230,8 @@ func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 		s.open(s.life)
 		took := time.Since(began)
 		switch cause := s.problem(); {
-		case s.life.Err() != nil || !again && took < s.patience: // nobody asks any more, or Open says it
+		// The store is closed, or Open reports the result.
+		case s.life.Err() != nil || !again && took < s.patience:
 		case cause == nil:
 			s.log.Info("Mirror's database is open", "after", took.Round(time.Millisecond).String())
 		case !again:
@@ -237,14 +248,14 @@ func (s *Store) openBeside(ctx context.Context, again bool) (ended bool) {
 	return false
 }
 
-// problem is why no database is open; nil: one is.
+// problem returns why no database is open; nil: one is.
 func (s *Store) problem() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.cause
 }
 
-// open opens the database; s.opening must be held.
+// open opens the database. The caller holds s.opening.
 func (s *Store) open(ctx context.Context) {
 	db, left, err := s.openOnce(ctx)
 	if db != nil {
@@ -262,7 +273,7 @@ func (s *Store) open(ctx context.Context) {
 	}
 }
 
-// openOnce opens the database; left is what is to be salvaged into it of another, nil: nothing.
+// openOnce opens the database. left is the salvage to do from another file; nil: none.
 func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err error) {
 	if s.server != nil {
 		db, err = s.openServer(ctx)
@@ -281,7 +292,8 @@ func (s *Store) openOnce(ctx context.Context) (db *database, left *salvage, err 
 	return db, left, classify(sqliteDialect{}, err)
 }
 
-// openServer opens the server's database. One that is not as it was left has lost what was written to it: it gets a new epoch.
+// openServer opens the server's database. If that is not as this store left it, earlier writes
+// count as lost, and it gets a new epoch.
 func (s *Store) openServer(ctx context.Context) (*database, error) {
 	if err := s.leave(ctx); err != nil {
 		return nil, err
@@ -293,7 +305,7 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	}
 	db, err := s.server.open(ctx, c)
 	if err != nil {
-		if errors.Is(err, errClaimed) { // by another that opened it meanwhile
+		if errors.Is(err, errClaimed) { // another server has opened it meanwhile
 			s.yield(err)
 		}
 		return nil, err
@@ -318,8 +330,8 @@ func (s *Store) openServer(ctx context.Context) (*database, error) {
 	return db, nil
 }
 
-// setAside renames the files of a database that cannot be used, whose sequence was seq, or 0: it is not known. s.opening must
-// be held. Only the last one is kept: the next would fill the disk.
+// setAside renames the files of an unusable database. seq is its sequence; 0: unknown. The caller
+// holds s.opening. Older files that were set aside are deleted, because they would fill the disk.
 func (s *Store) setAside(why error, seq int64) error {
 	old, err := filepath.Glob(globEscape(s.path) + ".damaged-*")
 	if err != nil {
@@ -346,7 +358,7 @@ func (s *Store) setAside(why error, seq int64) error {
 	return nil
 }
 
-// globEscape makes a pattern that matches a path literally.
+// globEscape returns a pattern that matches exactly this path.
 func globEscape(path string) string {
 	out := make([]rune, 0, len(path))
 	for _, r := range path {
@@ -359,21 +371,22 @@ func globEscape(path string) string {
 	return string(out)
 }
 
-// Losses is how often a database was set aside since Open began.
+// Losses returns how many times the contents were lost since Open began.
 func (s *Store) Losses() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.losses
 }
 
-// OnLoss calls f whenever a database was set aside after this call. What was written before is gone.
+// OnLoss registers f, which is called after each later loss. Everything that was written before
+// is gone.
 func (s *Store) OnLoss(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lossFns = append(s.lossFns, f)
 }
 
-// do runs f with the database, and replaces the database if f finds it damaged.
+// do calls f with the open database, and replaces the database if f finds it damaged.
 func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	s.reopen(ctx)
 	s.mu.RLock()
@@ -400,7 +413,8 @@ func (s *Store) do(ctx context.Context, f func(*database) error) error {
 	return fmt.Errorf("%w: it was damaged, and a new one is filled from the clusters: %w", ErrUnavailable, err)
 }
 
-// reopen tries to open the database if none is open, now and then and one caller at a time.
+// reopen tries to open the database if none is open, at most once per reopenDelay and in one
+// goroutine at a time.
 func (s *Store) reopen(ctx context.Context) {
 	due := func() bool {
 		s.mu.RLock()
@@ -417,11 +431,12 @@ func (s *Store) reopen(ctx context.Context) {
 	s.openBeside(ctx, true)
 }
 
-// replace sets a damaged database aside and opens a new one, unless somebody has.
+// replace sets a damaged database aside and opens a new one, unless another goroutine has done
+// so.
 func (s *Store) replace(db *database, why error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
-	s.mu.Lock() // nobody uses the database any more
+	s.mu.Lock() // the database is in use no longer
 	if s.db != db {
 		s.mu.Unlock()
 		return
@@ -458,7 +473,7 @@ func (s *Store) replace(db *database, why error) {
 	s.told(losses)
 }
 
-// told calls who wants to know of losses, if there were any since there were so many.
+// told calls the OnLoss functions if there were losses beyond the number before.
 func (s *Store) told(before int) {
 	s.mu.RLock()
 	lost, fns := s.losses > before, s.lossFns
@@ -491,17 +506,17 @@ func (s *Store) Close() error {
 	return db.close()
 }
 
-// KeepHistory says how much is kept of what objects were, from now on.
+// KeepHistory sets how much history is kept from now on.
 func (s *Store) KeepHistory(h History) {
 	s.keeping.mu.Lock()
 	defer s.keeping.mu.Unlock()
 	s.keeping.is = h
 }
 
-// Write writes the changes in order, in one transaction. It is idempotent. Rows that the
-// database refuses are returned as RejectedErrors when everything else was written, and as much of these rows as it takes; any
-// other error means that nothing may have been written, and the same changes can be
-// written again.
+// Write writes the changes in order, in one transaction. It is idempotent. If the database
+// refuses rows, Write stores as much of them as possible and returns RejectedErrors, after it has
+// written everything else. Any other error means that possibly nothing was written, and the same
+// changes can be written again.
 func (s *Store) Write(ctx context.Context, changes []Change) error {
 	err := s.do(ctx, func(d *database) error {
 		return d.apply(ctx, changes)
@@ -512,15 +527,16 @@ func (s *Store) Write(ctx context.Context, changes []Change) error {
 	return err
 }
 
-// trim deletes history that is too old after a write. Where that fails, the write was done all the same.
+// trim deletes old history after a write. A failure is only logged, because the write itself
+// succeeded.
 func (s *Store) trim(ctx context.Context) {
 	if err := s.do(ctx, func(d *database) error { return d.trim(ctx) }); err != nil {
 		s.log.Error(err, "Old history of the mirror cannot be deleted; it is tried again after the next write")
 	}
 }
 
-// List returns the next page of a query, ordered by cluster, namespace and name. Objects
-// that come or go between two pages move no other object out of them.
+// List returns the next page of a query, in the query's order. Objects that are created or
+// deleted between two pages do not move other objects out of them.
 func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		now := s.journal.version()
@@ -534,7 +550,8 @@ func (s *Store) List(ctx context.Context, q Query) (page Page, err error) {
 	return page, err
 }
 
-// Count returns how many objects a query selects, on all pages together. With a limit it counts no further than that, unless counters say it.
+// Count returns how many objects a query selects, on all pages. With a limit it stops counting
+// there, unless the number is in counters.
 func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		n, err = d.count(ctx, q)
@@ -543,8 +560,9 @@ func (s *Store) Count(ctx context.Context, q Query) (n int64, err error) {
 	return n, err
 }
 
-// Revisions returns the states of an object that are known, of all that had its name, from the latest on and at most limit of them. Their rows have no
-// bodies. Before is the sequence of the state before which they began; 0: the first page.
+// Revisions returns the known states of all objects that had a name, from the latest on and at
+// most limit of them, without bodies. Only states that began before the sequence before are
+// returned; 0: all.
 func (s *Store) Revisions(ctx context.Context, of Object, before int64, limit int) (out Revisions, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.revisions(ctx, of, before, limit)
@@ -553,7 +571,8 @@ func (s *Store) Revisions(ctx context.Context, of Object, before int64, limit in
 	return out, err
 }
 
-// Revision returns one state of an object, whole: that which the change with a sequence began.
+// Revision returns one complete state of an object: the one that began with the change of the
+// given sequence.
 func (s *Store) Revision(ctx context.Context, of Object, seq int64) (out Revision, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.revision(ctx, of, seq)
@@ -562,8 +581,10 @@ func (s *Store) Revision(ctx context.Context, of Object, seq int64) (out Revisio
 	return out, err
 }
 
-// Changed returns what changed after a moment and not after another, in the order of the sequence, after one of it and at most limit changes. Of the
-// query the type, the clusters, namespaces, names and scopes count; others are refused: what changed may have had them before, or after.
+// Changed returns the changes of a time interval (from exclusive, to inclusive), in the order of
+// their sequences, beginning after the sequence after, and at most limit. The query may have a
+// type, clusters, namespaces, names and scopes. Other requirements are refused, because an object
+// may satisfy them only before or after a change.
 func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after int64, limit int) (out Changes, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.changed(ctx, q, from, to, after, limit)
@@ -572,8 +593,9 @@ func (s *Store) Changed(ctx context.Context, q Query, from, to time.Time, after 
 	return out, err
 }
 
-// Deleted returns deleted objects whose last states a query selects, those first that were deleted last: before a sequence, or 0, and at most
-// limit of them. What is hidden, by the object's key and when it was deleted, is as if it had never been, also for Next; nil: nothing is.
+// Deleted returns deleted objects whose last states a query selects, the latest deletion first:
+// those before a sequence (0: all), and at most limit. hidden excludes objects by key and time of
+// deletion, also from Next; nil: none.
 func (s *Store) Deleted(ctx context.Context, q Query, hidden func(of *Row, ended time.Time) bool, before int64, limit int) (out Revisions, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.deleted(ctx, q, hidden, before, limit)
@@ -582,8 +604,9 @@ func (s *Store) Deleted(ctx context.Context, q Query, hidden func(of *Row, ended
 	return out, err
 }
 
-// Compare returns what is now another than at the moment of a query, or is there no more, or was not yet, in the order of the key and at most as much as
-// the query's limit. Of the query the type, the clusters, namespaces, names and scopes count; others are refused, as by Changed.
+// Compare returns the objects that have changed since the moment of a query, were deleted, or
+// were created, in the order of the key, up to the query's limit. The query may have the same
+// requirements as in Changed.
 func (s *Store) Compare(ctx context.Context, q Query) (out Differences, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.compare(ctx, q)
@@ -592,12 +615,12 @@ func (s *Store) Compare(ctx context.Context, q Query) (out Differences, err erro
 	return out, err
 }
 
-// SaveType remembers a type of a cluster until it or the cluster is dropped.
+// SaveType records a type of a cluster until the type or the cluster is dropped.
 func (s *Store) SaveType(ctx context.Context, t Type) error {
 	return s.do(ctx, func(d *database) error { return d.saveType(ctx, t) })
 }
 
-// Types returns the types that are remembered, by cluster, group and resource.
+// Types returns the recorded types, sorted by cluster, group and resource.
 func (s *Store) Types(ctx context.Context) (out []Type, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		out, err = d.served(ctx)
@@ -606,7 +629,7 @@ func (s *Store) Types(ctx context.Context) (out []Type, err error) {
 	return out, err
 }
 
-// Keys returns what is stored of a type in a cluster.
+// Keys returns the keys of all stored objects of a type in a cluster.
 func (s *Store) Keys(ctx context.Context, cluster string, gr schema.GroupResource) (out []Key, err error) {
 	err = s.do(ctx, func(d *database) (err error) {
 		out, err = d.keys(ctx, cluster, gr)
@@ -615,9 +638,9 @@ func (s *Store) Keys(ctx context.Context, cluster string, gr schema.GroupResourc
 	return out, err
 }
 
-// Rows returns the next rows of a type in a cluster, after a key and at most limit of them, in the
-// order of their keys: namespace, name, UID, version, labels and note, and the body of those with
-// a note, or of all.
+// Rows returns the next rows of a type in a cluster, sorted by key, after a key and at most
+// limit. The rows have namespace, name, UID, version, labels and note. They have bodies if they
+// have a note, or with bodies.
 func (s *Store) Rows(ctx context.Context, cluster string, gr schema.GroupResource, bodies bool, after Key, limit int) (out []Row, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.rows(ctx, cluster, gr, bodies, after, limit)
@@ -626,7 +649,7 @@ func (s *Store) Rows(ctx context.Context, cluster string, gr schema.GroupResourc
 	return out, err
 }
 
-// Epoch names the database that is open. One that takes its place has another epoch.
+// Epoch returns the ID of the open database. A replacement has another epoch.
 func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	err = s.do(ctx, func(d *database) error {
 		epoch, err = d.readEpoch(ctx)
@@ -635,9 +658,9 @@ func (s *Store) Epoch(ctx context.Context) (epoch string, err error) {
 	return epoch, err
 }
 
-// SaveCheckpoints saves checkpoints in one transaction. One that cannot vouch for the rows of its
-// type is left out: the database is not the one that they were written to, the type is not saved
-// there, or the database refused one of its rows.
+// SaveCheckpoints saves checkpoints in one transaction. It skips checkpoints that cannot cover
+// the rows of their type: the rows were written to another database, the type was not saved, or
+// the database refused one of its rows.
 func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) error {
 	err := s.do(ctx, func(d *database) error { return d.saveCheckpoints(ctx, checkpoints) })
 	if err == nil {
@@ -646,8 +669,7 @@ func (s *Store) SaveCheckpoints(ctx context.Context, checkpoints []Checkpoint) e
 	return err
 }
 
-// Checkpoint returns the state of the checkpoint that was saved last for a type of a cluster; nil:
-// there is none.
+// Checkpoint returns the state of the last saved checkpoint of a type in a cluster; nil: none.
 func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupResource) (state []byte, err error) {
 	err = s.do(ctx, func(d *database) error {
 		state, err = d.checkpoint(ctx, cluster, gr)
@@ -656,12 +678,13 @@ func (s *Store) Checkpoint(ctx context.Context, cluster string, gr schema.GroupR
 	return state, err
 }
 
-// HideCluster makes the rows of a cluster invisible in this process without deleting them. Whoever
-// writes to the cluster deletes them first.
+// HideCluster hides the rows of a cluster in this process without deleting them. A later write to
+// the cluster deletes them first.
 func (s *Store) HideCluster(cluster string) { s.owe(cluster, schema.GroupResource{}) }
 
-// DropCluster deletes everything of a cluster. Its rows are invisible at once, even when the deletion fails: it is to be
-// tried again then. The next Open finishes one that was interrupted, and so does who writes to the cluster.
+// DropCluster deletes all data of a cluster. The rows are invisible at once, even if the deletion
+// fails; then call it again. The next Open completes an interrupted deletion, and so does a write
+// to the cluster.
 func (s *Store) DropCluster(ctx context.Context, cluster string) error {
 	s.owe(cluster, schema.GroupResource{})
 	return s.do(ctx, func(d *database) error {
@@ -678,8 +701,8 @@ func (s *Store) DropCluster(ctx context.Context, cluster string) error {
 	})
 }
 
-// DropType deletes every object of a type in a cluster. They are invisible at once, also when the deletion fails: it is to be
-// tried again then. Who writes to the type deletes them first.
+// DropType deletes all objects of a type in a cluster. They are invisible at once, even if the
+// deletion fails; then call it again. A write to the type completes the deletion.
 func (s *Store) DropType(ctx context.Context, cluster string, gr schema.GroupResource) error {
 	s.owe(cluster, gr)
 	return s.do(ctx, func(d *database) error {

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Stray is a type of which a cluster's objects are stored, and that Types does not return: the type
+// Stray is a type with stored objects in a cluster that Types does not return, because the type
 // was never saved.
 type Stray struct {
 	Cluster  string
 	Resource schema.GroupResource
 }
 
-// Strays returns the types that nobody finds by Types, by cluster, group and resource.
+// Strays returns the types that Types does not return, sorted by cluster, group and resource.
 func (s *Store) Strays(ctx context.Context) (out []Stray, err error) {
 	err = s.do(ctx, func(d *database) error {
 		out, err = d.strays(ctx)
@@ -24,7 +24,7 @@ func (s *Store) Strays(ctx context.Context) (out []Stray, err error) {
 	return out, err
 }
 
-// Clusters returns the clusters of which something is stored, by name.
+// Clusters returns the clusters with stored data, sorted by name.
 func (s *Store) Clusters(ctx context.Context) (names []string, err error) {
 	err = s.do(ctx, func(d *database) error {
 		known, _ := d.names()

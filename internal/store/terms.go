@@ -18,32 +18,33 @@ import (
 	"orrery.dev/orrery/internal/words"
 )
 
-// Paths of FieldRequirements that are lists: the object has the value somewhere in it.
+// Paths of FieldRequirements that are lists. An object matches if one element has the value.
 const (
-	// FieldImages are the images of a pod, or of the pods that a workload makes.
+	// FieldImages are the images of a pod, or of the pods of a workload.
 	FieldImages = "[images]"
-	// FieldReferences are the objects to which an object refers by name, as package graph knows them: KIND.GROUP/NAME, and for those of another namespace
-	// KIND.GROUP/NAMESPACE/NAME, too.
+	// FieldReferences are the objects to which an object refers by name, as in package graph:
+	// KIND.GROUP/NAME, and for those of another namespace also KIND.GROUP/NAMESPACE/NAME.
 	FieldReferences = "[references]"
-	// FieldIs is what an object is that few are, and that is looked for: Unready, Terminating. What most are would cost as much to index as
-	// it would to find in the first objects.
+	// FieldIs has states that few objects have and users search for: Unready, Terminating. States
+	// of most objects would be costly to index, and are found in the first objects anyway.
 	FieldIs = "[is]"
 )
 
 // Values of FieldIs.
 const (
-	Unready     = "unready"     // it has conditions of readiness, of which none is true
+	Unready     = "unready"     // it has readiness conditions, and none of them is true
 	Terminating = "terminating" // its deletion has begun
 )
 
-// pair is a key and a value that an index leads from: a label, or a declared field, whose key begins as no label's does: with ! if it has
-// few values, each of which may be that of most objects, else with a dot.
+// pair is a key and a value in the index: of a label or of a declared field. The keys of declared
+// fields begin with a character that label keys cannot have: ! for fields of few values, which
+// may each belong to most objects, else a dot.
 type pair struct{ key, value string }
 
-// timed says whether there is an index of the pair in the order of creation, too.
+// timed reports whether the pair also has an index in the order of creation.
 func (p pair) timed() bool { return strings.HasPrefix(p.key, "!") }
 
-// declaredPair is that of a field.
+// declaredPair returns the pair of a field.
 func declaredPair(path, value string) pair {
 	if path == "status.phase" || path == "type" {
 		return pair{"!" + path, value}
@@ -51,16 +52,18 @@ func declaredPair(path, value string) pair {
 	return pair{"." + path, value}
 }
 
-// termsVersion counts what is declared, or has words: databases that were written with another list are indexed anew when they are opened.
+// termsVersion is incremented when the declared fields or the indexed words change. Databases
+// with another version are indexed again when they are opened.
 const termsVersion = 6
 
-// mostTerm is how long the value of a declared field may be to be in the index, in bytes.
+// mostTerm is the maximum length of an indexed value of a declared field, in bytes.
 const mostTerm = 512
 
 var (
 	podFields      = []string{"status.phase", "spec.nodeName", FieldIs, FieldImages, FieldReferences}
 	workloadFields = []string{"status.phase", FieldIs, FieldImages, FieldReferences}
-	// declared are the fields that are indexed, by type; of all others fields are looked for in bodies, but for the phase and what they are.
+	// declared are the indexed fields by type. Types that are not listed have anyFields. Other
+	// fields are searched in bodies.
 	declared = referring(map[groupResource][]string{
 		{"", "pods"}:                           podFields,
 		{"", "podtemplates"}:                   workloadFields,
@@ -80,7 +83,7 @@ var (
 	anyFields = []string{"status.phase", FieldIs}
 )
 
-// referring adds the types that refer to others, of which nothing else is declared.
+// referring adds the types that refer to other objects and have no other declared fields.
 func referring(fields map[groupResource][]string) map[groupResource][]string {
 	for _, gr := range graph.Referrers() {
 		key := groupResource{gr.Group, gr.Resource}
@@ -98,12 +101,13 @@ func declaredOf(gr groupResource) []string {
 	return anyFields
 }
 
-// indexable says whether a value can be in the index: it has text, which every database can store.
+// indexable reports whether a value can be in the index: it is not empty, not too long, and valid
+// text for every database.
 func indexable(value string) bool {
 	return value != "" && len(value) <= mostTerm && utf8.ValidString(value) && !strings.Contains(value, "\x00")
 }
 
-// termOf is where a field's value is in the index, if it is there.
+// termOf returns the pair of a field's value; false: it is not indexed.
 func termOf(gr groupResource, path, value string) (pair, bool) {
 	if !slices.Contains(declaredOf(gr), path) || !indexable(value) {
 		return pair{}, false
@@ -111,7 +115,7 @@ func termOf(gr groupResource, path, value string) (pair, bool) {
 	return declaredPair(path, value), true
 }
 
-// termsFor is the key under which all values of a field are in the index, if they are.
+// termsFor returns the key of a field in the index; ok is true if all values are indexed.
 func termsFor(gr groupResource, path string, values []string) (key string, ok bool) {
 	for _, v := range values {
 		one, indexed := termOf(gr, path, v)
@@ -123,7 +127,7 @@ func termsFor(gr groupResource, path string, values []string) (key string, ok bo
 	return key, true
 }
 
-// indexed is what of a body is in declared fields.
+// indexed has the parts of a body that declared fields and words need.
 type indexed struct {
 	graph.Pods
 
@@ -131,7 +135,7 @@ type indexed struct {
 		Annotations       map[string]words.Text `json:"annotations"`
 		DeletionTimestamp any                   `json:"deletionTimestamp"`
 	} `json:"metadata"`
-	Reason         words.Text `json:"reason"` // of an Event, as are the next two
+	Reason         words.Text `json:"reason"` // of an Event, like Message and Note
 	Message        words.Text `json:"message"`
 	Note           words.Text `json:"note"`
 	Type           graph.Text `json:"type"`
@@ -146,7 +150,7 @@ type indexed struct {
 	body []byte
 }
 
-// termsOf are the declared fields of a body, without repetitions.
+// termsOf returns the distinct declared fields of a body.
 func termsOf(gr groupResource, body []byte) []pair {
 	var o indexed
 	if len(declaredOf(gr)) == 0 || !o.read(body) {
@@ -155,7 +159,7 @@ func termsOf(gr groupResource, body []byte) []pair {
 	return o.terms(gr)
 }
 
-// read says whether it is JSON; what is not, the database says what is wrong with.
+// read reports whether the body is JSON. The database reports errors of invalid JSON.
 func (o *indexed) read(body []byte) bool {
 	o.body = body
 	err := casejson.UnmarshalCaseSensitivePreserveInts(body, o)
@@ -163,7 +167,7 @@ func (o *indexed) read(body []byte) bool {
 	return err == nil || ok
 }
 
-// read reads what of a row is in declared fields, and where its words are from.
+// read returns the index terms of a row, and the source of its words.
 func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	source = words.Of(gr.group, gr.resource, r.Name, nil, nil, nil, "", "")
 	terms = append(incompleteTerms(r.Body), leftTerms(r.Body)...)
@@ -177,7 +181,7 @@ func read(gr groupResource, r *Row) (terms []pair, source words.Source) {
 	return terms, words.Of(gr.group, gr.resource, r.Name, r.Labels, o.Metadata.Annotations, o.Images(), o.Reason, cmp.Or(o.Message, o.Note))
 }
 
-// terms are the declared fields, without repetitions.
+// terms returns the distinct declared fields.
 func (o *indexed) terms(gr groupResource) (out []pair) {
 	add := func(path string, values ...string) {
 		for _, value := range values {
@@ -217,7 +221,7 @@ func (o *indexed) terms(gr groupResource) (out []pair) {
 	return out
 }
 
-// encodeTerms is how the terms of an object are kept on its row: keys and values in turn.
+// encodeTerms returns the format of terms in the row of an object: alternating keys and values.
 func encodeTerms(terms []pair) string {
 	if len(terms) == 0 {
 		return "[]"
@@ -243,7 +247,7 @@ func decodeTerms(text string) (out []pair, err error) {
 	return out, nil
 }
 
-// pairsOf is all that leads to an object.
+// pairsOf returns all index pairs of an object.
 func pairsOf(labels map[string]string, terms []pair) map[pair]struct{} {
 	out := make(map[pair]struct{}, len(labels)+len(terms))
 	for key, value := range labels {
@@ -255,7 +259,8 @@ func pairsOf(labels map[string]string, terms []pair) map[pair]struct{} {
 	return out
 }
 
-// reindex makes the index of declared fields what this version declares. It takes no sequences: nothing changes that is told of. Done again, after it was interrupted, it writes only what is left.
+// reindex updates the index to the fields that this version declares. It takes no sequences,
+// because the objects do not change. After an interruption it writes only the rest.
 func (d *database) reindex(ctx context.Context) error {
 	var version int
 	if err := d.write.QueryRowContext(ctx, "SELECT terms FROM epoch").Scan(&version); err != nil {
@@ -280,7 +285,7 @@ func (d *database) reindex(ctx context.Context) error {
 	})
 }
 
-// reindex does the next objects after one, and says how many there were and which was the last.
+// reindex handles the next objects after an id. It returns their number and the last id.
 func (w *writer) reindex(after int64) (n int, last int64, err error) {
 	type row struct {
 		place
@@ -351,7 +356,7 @@ func (w *writer) reindex(after int64) (n int, last int64, err error) {
 	return n, last, w.put(&out)
 }
 
-// kindOf is the key of a type.
+// kindOf returns the type of a number.
 func (d *database) kindOf(kind int64) groupResource {
 	gr := d.gr(kind)
 	return groupResource{gr.Group, gr.Resource}

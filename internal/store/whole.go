@@ -16,10 +16,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The schema of a server's database is made and changed under a lock, by one server at a time. Before, the catalogue is read on the same
-// connection: tables or columns that the version of the schema has, and that are not there, mean that the schema is not whole. What is left
-// of it is set aside by renaming, and a new one is made. Tables of the same names that another program made are never renamed; missing
-// rights, a search_path that leads elsewhere and a standby are no damage.
+// The schema of a server's database is created and changed under a lock, by one server at a time.
+// First the catalogue is read on the same connection. If tables or columns of the schema's
+// version are missing, the schema is incomplete. Its tables are then renamed, and new ones are
+// created. Tables of the same names that another program created are never renamed. Missing
+// permissions, a search_path to another schema and a standby do not count as damage.
 
 // connection is a database, or one connection of it.
 type connection interface {
@@ -29,7 +30,8 @@ type connection interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// columnsOf are columns that a migration to a version adds to a table; the first of a table make it.
+// columnsOf are the columns that a migration adds to a table. The first entry of a table creates
+// it.
 type columnsOf struct {
 	version int
 	table   string
@@ -39,7 +41,7 @@ type columnsOf struct {
 // versionTable has the versions of the schema.
 const versionTable = "schema_version"
 
-// serverSchema are the tables of a server's database, in the order of the migrations.
+// serverSchema returns the tables of a server's database, in the order of the migrations.
 func serverSchema(d dialect) []columnsOf {
 	is := func(version int, table, columns string) columnsOf {
 		return columnsOf{version, table, strings.Fields(columns)}
@@ -73,15 +75,16 @@ func serverSchema(d dialect) []columnsOf {
 	return out
 }
 
-// schemaState is what a database's schema is like.
+// schemaState is the state of a database's schema.
 type schemaState struct {
-	foreign []string // tables of another program, of names that the mirror's have
-	missing []string // tables and columns that are not there; nil: it is whole, or is to be made
-	ours    []string // tables that are there and the mirror's
+	foreign []string // tables of another program with names of the mirror's tables
+	missing []string // missing tables and columns; nil: the schema is complete, or not created yet
+	ours    []string // existing tables of the mirror
 }
 
-// examine compares the tables of a database, with their columns, with those of a version of the schema; 0: none is finished. resumes says that
-// a first migration that was cut off goes on where it was. It is pure.
+// examine compares the tables of a database and their columns with those of a version of the
+// schema; 0: no migration is finished. resumes means that an interrupted first migration can
+// continue. It is pure.
 func examine(found map[string][]string, version int, schema []columnsOf, resumes bool) (c schemaState) {
 	made := map[string]bool{}
 	for _, want := range schema {
@@ -118,7 +121,7 @@ func examine(found map[string][]string, version int, schema []columnsOf, resumes
 	if version > 0 {
 		return c
 	}
-	// None was finished: there is nothing, or what a first migration made that goes on.
+	// No migration is finished: there is nothing, or a part of a first migration that continues.
 	begun := slices.ContainsFunc(c.ours, func(table string) bool { return table != versionTable })
 	later := slices.ContainsFunc(schema, func(of columnsOf) bool {
 		return of.version > 1 && made[of.table] && firstOf(schema, of.table) > 1 && found[of.table] != nil
@@ -131,32 +134,35 @@ func examine(found map[string][]string, version int, schema []columnsOf, resumes
 	return c
 }
 
-// firstOf is the version that makes a table.
+// firstOf returns the version that creates a table.
 func firstOf(schema []columnsOf, table string) int {
 	i := slices.IndexFunc(schema, func(of columnsOf) bool { return of.table == table })
 	return schema[i].version
 }
 
-// catalogued is a dialect of a database server.
+// catalogued is the dialect of a database server.
 type catalogued interface {
 	dialect
-	// lock keeps other servers from changing the schema, until unlock or the end of the connection.
+	// lock keeps other servers from changing the schema, until unlock or the end of the
+	// connection.
 	lock(ctx context.Context, conn *sql.Conn, patience time.Duration) (unlock func(ctx context.Context) error, err error)
-	// fits says why the database cannot be used at present, though nothing is damaged. left is the epoch that it had when it was left; "": unknown.
+	// fits returns why the database cannot be used at present, without damage. left is the epoch
+	// that this store last saw; "": unknown.
 	fits(ctx context.Context, conn *sql.Conn, left string) error
-	// catalogue returns the tables of these names, with their columns.
+	// catalogue returns those of the named tables that exist, with their columns.
 	catalogue(ctx context.Context, conn *sql.Conn, names []string) (map[string][]string, error)
-	// confirms returns an error where something seems to be missing because the user may not see it.
+	// confirms returns an error if something only seems to be missing, because the user may not
+	// see it.
 	confirms(ctx context.Context, conn *sql.Conn, missing []string) error
-	// rename renames tables, and what has a name with them, all or none, to names that end so.
+	// rename adds a suffix to the names of tables and their dependent objects: all or none.
 	rename(ctx context.Context, conn *sql.Conn, tables []string, suffix string) error
-	// resumes says whether a migration that was cut off is there in part.
+	// resumes reports whether an interrupted migration leaves a part behind.
 	resumes() bool
-	// denied says whether an error is about rights.
+	// denied reports whether an error is about permissions.
 	denied(err error) bool
 }
 
-// upgrade makes the schema, or brings it up to date.
+// upgrade creates or updates the schema.
 func (d *database) upgrade(ctx context.Context, c claimant) (err error) {
 	dialect, ok := d.dialect.(catalogued)
 	if !ok {
@@ -216,13 +222,13 @@ func (d *database) upgradeLocked(ctx context.Context, dialect catalogued, conn *
 	return err
 }
 
-// leftover is what was set aside of a schema that was not whole.
+// leftover is what was set aside of an incomplete schema.
 type leftover struct {
 	missing []string
 	suffix  string // of the tables
 }
 
-// examined reads the catalogue, and what version the schema is of.
+// examined reads the catalogue and the version of the schema.
 func (d *database) examined(ctx context.Context, dialect catalogued, conn *sql.Conn) (c schemaState, err error) {
 	schema := serverSchema(dialect)
 	var names []string
@@ -242,7 +248,7 @@ func (d *database) examined(ctx context.Context, dialect catalogued, conn *sql.C
 		}
 	}
 	if version > len(dialect.migrations()) {
-		return c, nil // migrate says it
+		return c, nil // migrate reports it
 	}
 	if c = examine(found, version, schema, dialect.resumes()); version == 0 || len(c.missing) > 0 || len(c.foreign) > 0 {
 		return c, nil
@@ -297,7 +303,8 @@ func (postgresDialect) fits(ctx context.Context, conn *sql.Conn, left string) er
 	return elsewhere(ctx, conn, left, schema.String, path)
 }
 
-// elsewhere says that the tables with an epoch are in another schema than the one that search_path leads to.
+// elsewhere returns an error if the tables with an epoch are in another schema than the first one
+// of search_path.
 func elsewhere(ctx context.Context, conn *sql.Conn, left, here, path string) error {
 	var schemas []string
 	if err := each(ctx, conn, `SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -325,14 +332,14 @@ func elsewhere(ctx context.Context, conn *sql.Conn, left, here, path string) err
 	return nil
 }
 
-// catalogue: information_schema would hide what the user has no rights of.
+// catalogue does not use information_schema, which hides objects without permissions.
 func (postgresDialect) catalogue(ctx context.Context, conn *sql.Conn, names []string) (map[string][]string, error) {
 	return tables(ctx, conn, `SELECT c.relname, a.attname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
 		WHERE c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema()) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
 		AND c.relname = ANY ($1::text[]) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum`, names)
 }
 
-// tables reads columns of tables.
+// tables reads the columns of tables.
 func tables(ctx context.Context, conn *sql.Conn, query string, args ...any) (map[string][]string, error) {
 	found := map[string][]string{}
 	err := each(ctx, conn, query, func(rows *sql.Rows) error {
@@ -352,7 +359,7 @@ func (postgresDialect) denied(err error) bool {
 	return ok && e.Code == "42501"
 }
 
-// rename renames the indexes, too: their names are those of the schema.
+// rename also renames the indexes, because the schema defines their names.
 func (d postgresDialect) rename(ctx context.Context, conn *sql.Conn, tables []string, suffix string) error {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
@@ -380,7 +387,8 @@ func (d postgresDialect) rename(ctx context.Context, conn *sql.Conn, tables []st
 	return tx.Commit()
 }
 
-// schemaLock is the name of the lock of a database: those of all databases of a server are of one space.
+// schemaLock is the name of a database's lock. All databases of a server share one namespace of
+// locks.
 const schemaLock = "CONCAT('orrery-schema-', MD5(DATABASE()))"
 
 func (mysqlDialect) lock(ctx context.Context, conn *sql.Conn, patience time.Duration) (func(context.Context) error, error) {
@@ -407,7 +415,8 @@ func (mysqlDialect) catalogue(ctx context.Context, conn *sql.Conn, names []strin
 		strings.Repeat(", ?", len(names)-1)+") ORDER BY table_name, ordinal_position", args...)
 }
 
-// confirms asks for what seems to be missing: the catalogue hides what the user has no rights of.
+// confirms queries the parts that seem to be missing, because the catalogue hides objects without
+// permissions.
 func (d mysqlDialect) confirms(ctx context.Context, conn *sql.Conn, missing []string) error {
 	for _, one := range missing {
 		table, column, _ := strings.Cut(one, ".")
@@ -432,7 +441,7 @@ func (mysqlDialect) denied(err error) bool {
 	return ok && slices.Contains([]uint16{1044, 1142, 1143, 1227}, e.Number)
 }
 
-// rename is one statement, which renames all or none.
+// rename uses one statement, which renames all tables or none.
 func (mysqlDialect) rename(ctx context.Context, conn *sql.Conn, tables []string, suffix string) error {
 	pairs := make([]string, len(tables))
 	for i, table := range tables {

@@ -29,7 +29,7 @@ func (d *database) apply(ctx context.Context, changes []Change) error {
 	return errors.Join(append(unidentified, rejected...)...)
 }
 
-// bisect writes the changes, or, when the database refuses one of them, each half of them.
+// bisect writes the changes. If the database refuses one of them, it writes each half separately.
 func (d *database) bisect(ctx context.Context, changes []Change) (rejected []error, err error) {
 	err = d.attempt(ctx, changes)
 	switch {
@@ -70,9 +70,10 @@ func (d *database) attempt(ctx context.Context, changes []Change) error {
 	return nil
 }
 
-// transact runs f in a transaction of n changes, whose first has the sequence seq. The row of the epoch is locked
-// until the transaction ends: sequences are committed in their order. Whoever else wrote to the database, or
-// took it back to an earlier state, is noticed here. d.mu must be held.
+// transact runs f in a transaction of n changes. seq is the sequence of the first one. The row of
+// the epoch is locked until the transaction ends, so sequences are committed in order. An error
+// reports other writers, and a database that went back to an earlier state. The caller holds
+// d.mu.
 func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Context, tx *sql.Tx, seq int64) error) error {
 	if err := d.settle(ctx); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (d *database) transact(ctx context.Context, n int64, f func(ctx context.Con
 	return d.end(ctx, tx, last)
 }
 
-// patiently bounds how long the database is waited for.
+// patiently limits the wait for the database.
 func (d *database) patiently(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.patience == 0 {
 		return ctx, func() {}
@@ -102,8 +103,7 @@ func (d *database) patiently(ctx context.Context) (context.Context, context.Canc
 	return context.WithTimeout(ctx, d.patience)
 }
 
-// rollback ends a transaction that failed. The database has often ended it by then, which is no
-// error.
+// rollback ends a failed transaction. It is not an error if the database has ended it already.
 func rollback(d dialect, tx *sql.Tx) error {
 	err := tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) || err != nil && d.ended(err) {
@@ -119,37 +119,38 @@ type writer struct {
 	ctx   context.Context //nolint:containedctx // lives as long as one transaction
 	tx    *sql.Tx
 	now   int64 // in milliseconds
-	grown int64 // by how much the history grows
+	grown int64 // growth of the history
 }
 
-// place is where an object is, or was: its key.
+// place is the key of a present or past object.
 type place struct {
 	kind                     int64
 	cluster, namespace, name string
 }
 
-// object is what becomes of the object at a place.
+// object is the object at a place, before and after the changes.
 type object struct {
-	id      int64 // 0: none is stored
+	id      int64 // 0: not stored
 	labels  map[string]string
 	terms   []pair
 	created int64
 	prose   int64 // fingerprint of its words; 0: it has none
 	uid     types.UID
-	stored  types.UID // what is stored: its UID
-	owner   types.UID // and its owner's
+	stored  types.UID // UID of the stored object
+	owner   types.UID // UID of its owner
 	alive   bool
-	row     *Row // to be stored
+	row     *Row // to be written
 	seq     int64
-	// replaced by another object, which is stored by the same change
+	// replaced means that the same change stores another object of that name.
 	replaced bool
 
 	recorded  bool   // its type has a history
-	revisions int64  // how many were kept of it since its history began; -1: its history has ended
-	state     *state // that the change ends; nil: nothing is kept of it
+	revisions int64  // how many were kept since its history began; -1: its history has ended
+	state     *state // the state that the change ends; nil: no revision is kept of it
 }
 
-// write writes the changes, which take the sequences from seq on, as if one after another.
+// write writes the changes with the sequences from seq on, with the same effect as one after
+// another.
 func (w *writer) write(changes []Change, seq int64) error {
 	objects := make(map[place]*object, len(changes))
 	order := make([]place, 0, len(changes))
@@ -169,7 +170,7 @@ func (w *writer) write(changes []Change, seq int64) error {
 		switch {
 		case !c.Delete:
 			o.alive, o.uid, o.row, o.seq = true, c.UID, &c.Row, seq+int64(i)
-		case c.UID == "" || c.UID == o.uid: // else another object has the name by now
+		case c.UID == "" || c.UID == o.uid: // else another object has the name now
 			o.alive, o.row, o.seq = false, nil, seq+int64(i)
 		}
 	}
@@ -183,7 +184,8 @@ func (w *writer) write(changes []Change, seq int64) error {
 	var out outgoing
 	for _, p := range order {
 		o := objects[p]
-		if o.id != 0 && o.row != nil && o.row.UID != o.stored { // the object of that name is gone, and there is another
+		// The object is gone, and there is another one of that name.
+		if o.id != 0 && o.row != nil && o.row.UID != o.stored {
 			gone := *o
 			gone.alive, gone.row, gone.replaced = false, nil, true
 			if err := w.add(&out, p, &gone); err != nil {
@@ -205,7 +207,7 @@ func (w *writer) place(r *Row) place {
 	return place{w.kind(groupResource{r.Group, r.Resource}), r.Cluster, r.Namespace, r.Name}
 }
 
-// find fills in what is stored.
+// find reads the stored objects.
 func (w *writer) find(objects map[place]*object, order []place) error {
 	keys := make([][]any, len(order))
 	for i, p := range order {
@@ -235,16 +237,17 @@ func (w *writer) find(objects map[place]*object, order []place) error {
 	})
 }
 
-// outgoing are the rows of each table that are to be written.
+// outgoing has the rows to write, by table.
 type outgoing struct {
 	insertObject, updateObject, moveObject, insertBody, putBody, putLabel, dropObject, dropBody, dropLabel, revision, past [][]any
 
 	prose      []prose
-	incomplete bool            // an object that is stored without a part is among them, or was
-	tally      map[place]int64 // by how many more objects a namespace has of a type; no name
+	incomplete bool // an object that is stored without a part is among them, or was
+	// Change of the number of objects, by namespace and type; without names.
+	tally map[place]int64
 }
 
-// add adds what is to be written of an object.
+// add adds the rows to write for an object.
 func (w *writer) add(out *outgoing, p place, o *object) error {
 	before := pairsOf(o.labels, o.terms)
 	if o.row != nil {
@@ -275,7 +278,8 @@ func (w *writer) add(out *outgoing, p place, o *object) error {
 	return nil
 }
 
-// pairs adds what leads to an object now, and takes away what does not any more; with all, also what is the same.
+// pairs adds new index pairs of an object, and deletes old ones. With all, it also writes
+// unchanged ones.
 func (out *outgoing) pairs(p place, id, created int64, before, after map[pair]struct{}, all bool) {
 	_, was := before[incompletePair]
 	_, is := after[incompletePair]
@@ -292,7 +296,7 @@ func (out *outgoing) pairs(p place, id, created int64, before, after map[pair]st
 	}
 }
 
-// count notes that a namespace has more objects of a type, or fewer.
+// count changes the number of a namespace's objects of a type.
 func (out *outgoing) count(p place, by int64) {
 	if out.tally == nil {
 		out.tally = map[place]int64{}
@@ -301,7 +305,7 @@ func (out *outgoing) count(p place, by int64) {
 	out.tally[p] += by
 }
 
-// tallied is the rows of the tally: those that change, and those that may be of no object any more.
+// tallied returns the changed rows of tally, and those to delete if they are 0.
 func (out *outgoing) tallied() (change, drop [][]any) {
 	for p, by := range out.tally {
 		if by != 0 {
@@ -314,7 +318,7 @@ func (out *outgoing) tallied() (change, drop [][]any) {
 	return change, drop
 }
 
-// addRow adds the row and the body of an object, which gets an id if it is new.
+// addRow adds the row and the body of an object, with an id if it is new.
 func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, created int64, err error) {
 	r, h := o.row, headerOf(o.row)
 	body, err := w.body(r)
@@ -358,7 +362,7 @@ func (w *writer) addRow(out *outgoing, p place, o *object) (terms []pair, create
 
 func (w *writer) put(out *outgoing) error {
 	if out.incomplete {
-		w.counted = nil // also if it is not committed
+		w.counted = nil // also if the transaction fails
 	}
 	tally, empty := out.tallied()
 	for _, step := range []struct {

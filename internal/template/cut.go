@@ -17,21 +17,25 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// A CustomResourceDefinition without a conversion may have versions that lack fields of others. An API server leaves these fields out of an object that is read in such a version.
-// The cache watches such a kind in the other versions, too, to know which templates lose something. Kinds of Kubernetes and kinds with a conversion webhook lose nothing: their
-// versions express the same, perhaps under other names.
+// A CustomResourceDefinition without a conversion may have versions that lack fields of other
+// versions. An API server omits these fields from an object that is read in such a version. The
+// cache also watches the other versions of such a kind, to see which templates lose fields.
+// Kinds of Kubernetes and kinds with a conversion webhook lose nothing: their versions have the
+// same content, perhaps under other names.
 
-// openSchema is the OpenAPI schema of a version, or of a part of it.
+// openSchema is the OpenAPI schema of a version, or a part of it.
 type openSchema map[string]any
 
-// wider is a version that has fields which the version of a kind lacks.
+// wider is a version with fields that the version of a kind lacks.
 type wider struct {
 	gvk        schema.GroupVersionKind
 	other, own openSchema
 }
 
-// Cut says which fields of a template do not exist in the version in which it is read, and which other version has them; empty for none. known is
-// false while the versions are not compared, or one of the others is not known as it is at the resourceVersion of the template.
+// Cut returns a message about the fields of a template that do not exist in the version in
+// which it is read, and the version that has them; "" if there are none. known is false until
+// the versions are compared, and while the cache has another version of the template at another
+// resourceVersion.
 func (c *Cache) Cut(o *unstructured.Unstructured) (message string, known bool) {
 	c.mu.RLock()
 	k := c.kinds[o.GroupVersionKind()]
@@ -60,16 +64,17 @@ func (c *Cache) Cut(o *unstructured.Unstructured) (message string, known bool) {
 	return strings.Join(said, "; "), true
 }
 
-// compareVersions finds the versions that have more fields, and has them watched. It is called whenever a watch of the kind begins: a watch ends when the definition changes.
+// compareVersions finds the versions that have more fields, and watches them. It is called
+// whenever a watch of the kind begins: a watch ends when the definition changes.
 func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.GroupVersionResource) {
 	definition, err := c.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Get(
 		ctx, resource.GroupResource().String(), metav1.GetOptions{})
 	var versions []wider
 	switch {
-	case apierrors.IsNotFound(err): // a kind of Kubernetes
+	case apierrors.IsNotFound(err): // a kind of Kubernetes, not of a definition
 	case err != nil:
 		logr.FromContextOrDiscard(ctx).V(1).Info("cannot read the definition", "kind", k.gvk.String(), "error", err.Error())
-		return // what was known stays
+		return // the last result stays
 	default:
 		versions = widerVersions(definition, k.gvk)
 	}
@@ -83,7 +88,8 @@ func (k *kind) compareVersions(ctx context.Context, c *Cache, resource schema.Gr
 	}
 }
 
-// widerVersions returns the served versions of a definition that have fields which the version of a kind lacks; none where they are converted.
+// widerVersions returns the served versions of a definition with fields that the version of a
+// kind lacks. It returns none if the definition has a conversion.
 func widerVersions(definition *unstructured.Unstructured, gvk schema.GroupVersionKind) (found []wider) {
 	if strategy, _, _ := unstructured.NestedString(definition.Object, "spec", "conversion", "strategy"); strategy != string(apiextensionsv1.NoneConverter) {
 		return nil
@@ -109,7 +115,7 @@ func widerVersions(definition *unstructured.Unstructured, gvk schema.GroupVersio
 	return found
 }
 
-// part returns the schema of a field; allowed is false where the field is not kept.
+// part returns the schema of a field. allowed is false if the API server drops the field.
 func (s openSchema) part(name string) (part openSchema, allowed bool) {
 	properties, _ := s["properties"].(map[string]any)
 	if of, is := properties[name].(map[string]any); is {
@@ -122,13 +128,14 @@ func (s openSchema) part(name string) (part openSchema, allowed bool) {
 	return nil, all || s.keepsAll()
 }
 
-// keepsAll reports whether fields that the schema does not have are kept.
+// keepsAll reports whether the API server keeps fields that the schema does not have.
 func (s openSchema) keepsAll() bool {
 	keeps, _ := s["x-kubernetes-preserve-unknown-fields"].(bool)
 	return keeps
 }
 
-// notSpecific reports whether a field is one that every object has, or of the status, which is not placed.
+// notSpecific reports whether every object has the field, or it is the status, which is not
+// placed.
 func notSpecific(path, name string) bool {
 	return path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name)
 }
@@ -156,7 +163,8 @@ func (s openSchema) hasMore(own openSchema, path string) bool {
 	return s.keepsAll()
 }
 
-// lost returns the paths of fields of a value that one schema keeps and another drops. What the one sets by default is not lost: clusters set it as well.
+// lost returns the paths of fields of a value that one schema keeps and another drops. Values
+// that the first schema sets by default are not lost: the clusters set them as well.
 func lost(path string, other, own openSchema, value any) (paths []string) {
 	if own.keepsAll() {
 		return nil
@@ -188,7 +196,7 @@ func lost(path string, other, own openSchema, value any) (paths []string) {
 	return paths
 }
 
-// isDefault reports whether a value is what the schema sets where nothing is set.
+// isDefault reports whether a value equals the default of the schema.
 func (s openSchema) isDefault(value any) bool {
 	if is, set := s["default"]; set && equality.Semantic.DeepEqual(is, value) {
 		return true

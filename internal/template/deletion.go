@@ -8,12 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mostDeletions bounds the deletions that a Cache remembers: of more, it forgets the oldest.
+// mostDeletions bounds the deletions that a Cache remembers. Beyond it, the oldest is
+// forgotten.
 const mostDeletions = 10_000
 
-// Propagation returns the propagation with which an object is being deleted, or was: Orphan or Foreground, which the API server notes as
-// a finalizer, or else Background. It is empty for an object that is not being deleted. The garbage collector removes the finalizers, so
-// that an object that waits for finalizers of others no longer tells.
+// Propagation returns the propagation with which an object is being deleted: Orphan or
+// Foreground, which the API server stores as a finalizer, or else Background. It returns "" for
+// an object that is not being deleted. The result is wrong once the garbage collector has
+// removed its finalizer and the object waits for finalizers of others.
 func Propagation(o metav1.Object) metav1.DeletionPropagation {
 	switch finalizers := o.GetFinalizers(); {
 	case o.GetDeletionTimestamp().IsZero():
@@ -27,15 +29,16 @@ func Propagation(o metav1.Object) metav1.DeletionPropagation {
 	}
 }
 
-// deletions remembers the templates that were deleted with another propagation than Background. The zero value is ready.
+// deletions remembers the templates that were deleted with propagation Orphan or Foreground.
+// The zero value is ready.
 type deletions struct {
 	mu    sync.RWMutex
 	of    map[types.UID]metav1.DeletionPropagation
-	order []types.UID // of of, the oldest first
+	order []types.UID // keys of of, the oldest first
 }
 
-// observe notes what an object tells of its deletion. The informers call it with every object, also with the last state of one that is
-// gone, before their stores change.
+// observe remembers the propagation of a deletion. The informers call it with every object,
+// also with the last state of a deleted one, before their stores change.
 func (d *deletions) observe(item any) {
 	o, ok := item.(metav1.Object)
 	if !ok {
@@ -48,7 +51,7 @@ func (d *deletions) observe(item any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, known := d.of[o.GetUID()]; known {
-		return // the API server changes the propagation of no deletion that has begun
+		return // the API server keeps the propagation of a deletion that has begun
 	}
 	if d.of == nil {
 		d.of = map[types.UID]metav1.DeletionPropagation{}
@@ -61,7 +64,8 @@ func (d *deletions) observe(item any) {
 	d.order = append(d.order, o.GetUID())
 }
 
-// Deletion returns Orphan or Foreground for a template that was seen to be deleted with that propagation, and "" for any other.
+// Deletion returns Orphan or Foreground if the template was seen in deletion with that
+// propagation, else "".
 func (c *Cache) Deletion(uid types.UID) metav1.DeletionPropagation {
 	c.deletions.mu.RLock()
 	defer c.deletions.mu.RUnlock()

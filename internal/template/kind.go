@@ -22,7 +22,7 @@ import (
 	"orrery.dev/orrery/internal/render"
 )
 
-// How long a kind that the hub does not serve is left alone before the hub is asked again.
+// Delays before discovery of a kind that the hub does not serve is retried.
 const (
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 10 * time.Second
@@ -30,15 +30,17 @@ const (
 
 // kind is one watched kind.
 type kind struct {
-	gvk      schema.GroupVersionKind
-	selected bool // else it is watched for comparison with another version alone; the cache's mu guards it
+	gvk schema.GroupVersionKind
+	// selected is false if the kind is watched only for comparison with another version. The
+	// cache's mu guards it.
+	selected bool
 
 	mu       sync.RWMutex
 	informer cache.SharedIndexInformer // nil while the hub does not serve the kind
 	failure  error                     // why the kind is not listed
-	told     bool                      // every subscriber was told of all that is listed
+	told     bool                      // every subscriber was notified of all listed objects
 	wider    []wider                   // versions with fields that this one lacks
-	compared bool                      // wider is known
+	compared bool                      // wider was computed
 }
 
 func (k *kind) problem() error {
@@ -50,7 +52,7 @@ func (k *kind) problem() error {
 	return k.failure
 }
 
-// current returns what is known of the objects, and whether it is all of them.
+// current returns the known objects, and whether these are all.
 func (k *kind) current() (store cache.Indexer, listed bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -60,7 +62,8 @@ func (k *kind) current() (store cache.Indexer, listed bool) {
 	return k.informer.GetIndexer(), k.informer.HasSynced()
 }
 
-// fail remembers why the kind is not listed, nil when it is, and says so when that is news.
+// fail records why the kind is not listed; nil: it is listed. It notifies the subscribers if
+// that changed.
 func (k *kind) fail(c *Cache, failure error) {
 	k.mu.Lock()
 	news := fmt.Sprint(k.failure) != fmt.Sprint(failure)
@@ -71,8 +74,8 @@ func (k *kind) fail(c *Cache, failure error) {
 	}
 }
 
-// run watches the kind until ctx ends. A kind that the hub stops serving is forgotten,
-// which makes its objects unknown, and looked for again.
+// run watches the kind until ctx ends. When the hub stops serving the kind, its objects become
+// unknown, and run searches for it again.
 func (k *kind) run(ctx context.Context, c *Cache) {
 	wait := firstRetry
 	for ctx.Err() == nil {
@@ -85,7 +88,7 @@ func (k *kind) run(ctx context.Context, c *Cache) {
 			return
 		}
 		if other, ok := errors.AsType[*OtherVersionError](err); ok {
-			_ = c.Watch(other.Served) // what is wrong with it is for whoever watches it to ask
+			_ = c.Watch(other.Served) // callers of Watch get its error
 		}
 		k.fail(c, err)
 		logr.FromContextOrDiscard(ctx).V(1).Info("kind is not served", "kind", k.gvk.String(), "reason", err.Error())
@@ -97,7 +100,7 @@ func (k *kind) run(ctx context.Context, c *Cache) {
 	}
 }
 
-// find asks the hub for the kind's resource.
+// find discovers the kind's resource.
 func (k *kind) find(c *Cache) (schema.GroupVersionResource, error) {
 	list, err := c.discovery.ServerResourcesForGroupVersion(k.gvk.GroupVersion().String())
 	if apierrors.IsNotFound(err) {
@@ -119,8 +122,8 @@ func (k *kind) find(c *Cache) (schema.GroupVersionResource, error) {
 
 var errUnserved = errors.New("the hub serves the kind no longer")
 
-// watch lists and watches until ctx ends or the hub no longer serves the resource, which
-// the error says.
+// watch lists and watches until ctx ends or the hub no longer serves the resource. The error
+// says which.
 func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersionResource) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -135,7 +138,7 @@ func (k *kind) watch(ctx context.Context, c *Cache, resource schema.GroupVersion
 		},
 	}, c.dynamic), &unstructured.Unstructured{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	if err := informer.SetTransform(func(item any) (any, error) {
-		c.deletions.observe(item) // before the store tells that the object is gone
+		c.deletions.observe(item) // before the object leaves the store
 		return strip(item)
 	}); err != nil {
 		return fmt.Errorf("watch %s: %w", resource, err)
@@ -191,8 +194,9 @@ func (k *kind) changed(c *Cache, o any) {
 	}
 }
 
-// strip drops what nobody reads of a template: what the hub's API server allocated, who
-// wrote which field, and what kubectl remembers of the last apply. Together they are most of a small object.
+// strip drops the parts of a template that have no reader: the fields that the hub's API server
+// allocated, the managed fields, and the annotation of kubectl with the last applied state.
+// Together they are most of a small object.
 func strip(item any) (any, error) {
 	o, ok := item.(*unstructured.Unstructured)
 	if !ok {

@@ -1,6 +1,6 @@
-// Package template keeps in memory the objects on the hub that policies select, one watch
-// for each kind that is asked for. A kind that the hub does not serve yet is watched as
-// soon as it does.
+// Package template keeps in memory the objects on the hub that policies select. It has one
+// watch for each requested kind. A kind that the hub does not serve yet is watched as soon as
+// the hub serves it.
 package template
 
 import (
@@ -28,8 +28,8 @@ import (
 	"orrery.dev/orrery/internal/presence"
 )
 
-// Event says that a template appeared, changed or went away. An Event without a name
-// speaks of the kind: all of it is listed now, or there is news of why it is not.
+// Event reports that a template was added, changed or deleted. An Event without a name is about
+// the kind: all its templates are listed now, or the reason why they are not has changed.
 type Event struct {
 	GVK             schema.GroupVersionKind
 	Namespace, Name string
@@ -88,13 +88,12 @@ func (r runnable) Start(ctx context.Context) error {
 	return nil
 }
 
-// errOwn keeps the control plane's own kinds from being placed; the policies' schema
-// refuses them too.
+// errOwn is the error for the kinds of Orrery. The schema of the policies refuses them, too.
 var errOwn = errors.New("policies, bindings and clusters of Orrery itself cannot be placed")
 
-// Watch starts to watch a kind, once; it does not wait for the list. The error says why
-// the kind is not listed, as far as is known: a kind that the hub does not serve matches
-// meta.IsNoMatchError. It is tried again until it works.
+// Watch starts to watch a kind, if it is not watched yet. It does not wait for the list. The
+// error is the known reason why the kind is not listed; for a kind that the hub does not serve
+// it matches meta.IsNoMatchError. The cache retries until the kind is listed.
 func (c *Cache) Watch(gvk schema.GroupVersionKind) error {
 	switch gvk.Group {
 	case policyv1alpha1.GroupVersion.Group, workv1alpha2.GroupVersion.Group, clusterv1alpha1.GroupVersion.Group:
@@ -107,7 +106,7 @@ func (c *Cache) Watch(gvk schema.GroupVersionKind) error {
 	return k.problem()
 }
 
-// watched returns a kind, and starts to watch it if nobody asked for it before. The caller holds mu.
+// watched returns a kind, and starts to watch it if it is not watched yet. The caller holds mu.
 func (c *Cache) watched(gvk schema.GroupVersionKind) *kind {
 	k, ok := c.kinds[gvk]
 	if !ok {
@@ -120,8 +119,8 @@ func (c *Cache) watched(gvk schema.GroupVersionKind) *kind {
 	return k
 }
 
-// Versions returns the versions of a kind that Watch was called for, in alphabetical order. Versions that
-// the cache watches for comparison alone are not among them.
+// Versions returns the versions of a kind for which Watch was called, sorted. Versions that the
+// cache watches only for comparison are not included.
 func (c *Cache) Versions(gk schema.GroupKind) []schema.GroupVersionKind {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -135,7 +134,8 @@ func (c *Cache) Versions(gk schema.GroupKind) []schema.GroupVersionKind {
 	return versions
 }
 
-// Get returns a template, which is read-only.
+// Get returns a template, which is read-only. The result is Unknown until the kind is listed,
+// unless the template is known already.
 func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, presence.Presence) {
 	store, listed := c.store(gvk)
 	if store == nil {
@@ -151,13 +151,13 @@ func (c *Cache) Get(gvk schema.GroupVersionKind, namespace, name string) (*unstr
 	return nil, presence.Absent
 }
 
-// Listed says whether all templates of a kind are known.
+// Listed reports whether all templates of a kind are known.
 func (c *Cache) Listed(gvk schema.GroupVersionKind) bool {
 	_, listed := c.store(gvk)
 	return listed
 }
 
-// Told says whether every subscriber was told of all templates of a kind that there are.
+// Told reports whether every subscriber was notified of all templates of a listed kind.
 func (c *Cache) Told(gvk schema.GroupVersionKind) bool {
 	c.mu.RLock()
 	k := c.kinds[gvk]
@@ -170,13 +170,13 @@ func (c *Cache) Told(gvk schema.GroupVersionKind) bool {
 	return k.told
 }
 
-// List returns the templates of a kind in every namespace, in no order. They are
-// read-only. Absent: there are none.
+// List returns the templates of a kind in every namespace, in no order. They are read-only. The
+// result is Absent if there are none, and Unknown until the kind is listed.
 func (c *Cache) List(gvk schema.GroupVersionKind) ([]*unstructured.Unstructured, presence.Presence) {
 	return c.ListIn(gvk, corev1.NamespaceAll)
 }
 
-// ListIn is List for one namespace; the empty string is every namespace.
+// ListIn is List for one namespace; "": every namespace.
 func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstructured.Unstructured, presence.Presence) {
 	store, listed := c.store(gvk)
 	if !listed {
@@ -200,8 +200,8 @@ func (c *Cache) ListIn(gvk schema.GroupVersionKind, namespace string) ([]*unstru
 	return objects, presence.Present
 }
 
-// Version identifies what a template says: it changes with everything that is rendered from
-// it, and not with its status.
+// Version identifies the content of a template. It changes with every change of the rendered
+// copies, and not with the status.
 func Version(o *unstructured.Unstructured) string {
 	content := o.GetResourceVersion()
 	if generation := o.GetGeneration(); generation != 0 {
@@ -211,18 +211,19 @@ func Version(o *unstructured.Unstructured) string {
 	meta, _ := o.Object["metadata"].(map[string]any)
 	var buffer [512]byte
 	for _, field := range [2]string{"labels", "annotations"} {
-		entries, _ := meta[field].(map[string]any) // not copied: this is asked for each cluster of a template
+		// The map is not copied: Version is called for each cluster of a template.
+		entries, _ := meta[field].(map[string]any)
 		text := buffer[:0]
 		for _, k := range slices.Sorted(maps.Keys(entries)) {
 			value, _ := entries[k].(string)
 			text = strconv.AppendQuote(strconv.AppendQuote(text, k), value)
 		}
-		_, _ = h.Write(append(text, 0)) // a hash takes everything
+		_, _ = h.Write(append(text, 0)) // a hash never fails
 	}
 	return string(o.GetUID()) + "/" + content + "/" + strconv.FormatUint(h.Sum64(), 36)
 }
 
-// Subscribe calls f after every change. f must not block.
+// Subscribe registers f to be called after every change. f must not block.
 func (c *Cache) Subscribe(f func(Event)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// OtherVersionError is of a kind that the hub serves in other versions alone. The preferred one of these is watched in its place, for the
-// objects are the same.
+// OtherVersionError is the error of a version that the hub does not serve, while it serves the
+// kind in other versions. The cache watches the preferred one instead: it has the same objects.
 type OtherVersionError struct {
 	Served schema.GroupVersionKind
 	err    *meta.NoKindMatchError
@@ -26,7 +26,8 @@ func (e *OtherVersionError) Error() string {
 // Unwrap returns the error of a version that is not served.
 func (e *OtherVersionError) Unwrap() error { return e.err }
 
-// unserved returns why the hub does not serve a kind in its version: an OtherVersionError if it serves it in another.
+// unserved returns the error of a version that the hub does not serve: an OtherVersionError if
+// the hub serves the kind in another version, or an error of discovery.
 func (c *Cache) unserved(gvk schema.GroupVersionKind) error {
 	none := &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
 	groups, err := c.discovery.ServerGroups()
@@ -57,12 +58,13 @@ func (c *Cache) unserved(gvk schema.GroupVersionKind) error {
 	return none
 }
 
-// isOf reports whether a resource is that of a kind. A subresource may have the kind, too.
+// isOf reports whether a resource is the one of the kind. A subresource may have the same kind.
 func isOf(r metav1.APIResource, kind string) bool {
 	return r.Kind == kind && !slices.Contains([]byte(r.Name), '/')
 }
 
-// ListedAs returns the version in which the templates of a kind are listed: its own, if that is, else the first of the others.
+// ListedAs returns the version in which the templates of a kind are listed: its own version if
+// that is listed, else the first of the others; false: none is listed.
 func (c *Cache) ListedAs(gvk schema.GroupVersionKind) (schema.GroupVersionKind, bool) {
 	if c.Listed(gvk) {
 		return gvk, true

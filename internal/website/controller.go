@@ -1,7 +1,7 @@
-// Package website turns a git repository into a web site. The controller of the kind
-// Website keeps a Deployment and a Service on the hub for each, which policies place in
-// clusters like anything else there; it knows nothing of clusters. It is the worked
-// example of extending Orrery with a kind of one's own.
+// Package website turns a git repository into a web site. For each Website, its controller
+// keeps a Deployment and a Service on the hub, which policies place in clusters as they place
+// other objects. The controller knows nothing of clusters. It is the example for extending
+// Orrery with another kind.
 package website
 
 import (
@@ -41,9 +41,10 @@ func Add(mgr ctrl.Manager) error {
 	if err != nil {
 		return fmt.Errorf("index Websites: %w", err)
 	}
-	// By name and not by owner: an object that stands in the way is not owned, and the
-	// Website has to learn that it went. Of the hub's Deployments and Services only the
-	// metadata is cached, since most of them have nothing to do with Websites.
+	// Objects are mapped by name and not by owner: the Website does not own an object that has
+	// its name already, and must see the deletion of that object. Only the metadata of the
+	// hub's Deployments and Services is cached, because most of them have nothing to do with
+	// Websites.
 	named := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return namedAfter(ctx, mgr.GetClient(), o)
 	})

@@ -15,14 +15,13 @@ import (
 	appsv1alpha1 "orrery.dev/orrery/api/apps/v1alpha1"
 )
 
-// SiteLabel holds the name of the Website, so that policies can select what it made.
+// SiteLabel has the name of the Website as value. Policies can select its objects with it.
 const SiteLabel = "apps.orrery.dev/website"
 
-// The site's files are in a volume that git-sync writes and nginx reads. git-sync keeps
-// a link to the checked-out commit and moves it in one step; its target is relative, so
-// it works wherever the volume is mounted. The volume takes the place of the folder
-// that holds nginx's document root, html, and the link is called html: nginx needs no
-// configuration.
+// The site's files are in a volume that git-sync writes and nginx reads. git-sync keeps a link
+// to the checked-out commit and replaces it in one step. The target of the link is relative, so
+// the volume can be mounted anywhere. The volume is mounted at the parent directory of nginx's
+// document root, html, and the link is named html. So nginx needs no configuration.
 const (
 	filesVolume = "files"
 	filesPath   = "/git"
@@ -30,7 +29,7 @@ const (
 	servePath   = "/usr/share/nginx"
 )
 
-// deployment is the Deployment of a Website.
+// deployment returns the Deployment of a Website.
 func deployment(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	replicas := int64(1)
 	if w.Spec.Replicas != nil {
@@ -63,13 +62,13 @@ func deployment(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	return o
 }
 
-// The images of a Website that names none, as its schema says.
+// Default images, which are also in the schema of Websites.
 const (
 	defaultNginx   = "docker.io/nginxinc/nginx-unprivileged:1.29-alpine"
 	defaultGitSync = "registry.k8s.io/git-sync/git-sync:v4.5.0"
 )
 
-// The users that the images are made for.
+// The users for which the images are built.
 const (
 	nginxUser   = 101
 	gitSyncUser = 65533
@@ -101,7 +100,7 @@ func gitSync(w *appsv1alpha1.Website) map[string]any {
 	}
 	args = append(args,
 		"--root="+filesPath, "--link="+filesLink, "--period="+period.String(),
-		"--max-failures=-1", // the site stays up while the repository does not answer
+		"--max-failures=-1", // the site stays up while the repository is unreachable
 		"--http-bind=:8081",
 	)
 	return map[string]any{
@@ -109,7 +108,7 @@ func gitSync(w *appsv1alpha1.Website) map[string]any {
 		"image": cmp.Or(w.Spec.Images.GitSync, defaultGitSync),
 		"args":  args,
 		"ports": []any{map[string]any{"name": "git-sync", "containerPort": int64(8081)}},
-		// Ready after the first sync, whatever the files are: a site may have no index.
+		// Ready after the first sync. The files do not matter: a site may have no index.
 		"readinessProbe":  map[string]any{"httpGet": map[string]any{"path": "/", "port": "git-sync"}},
 		"resources":       requests("10m", "32Mi"),
 		"securityContext": restricted(gitSyncUser),
@@ -120,7 +119,7 @@ func gitSync(w *appsv1alpha1.Website) map[string]any {
 	}
 }
 
-// restricted is what the strictest Pod Security Standard asks for.
+// restricted returns a security context that the restricted Pod Security Standard allows.
 func restricted(user int64) map[string]any {
 	return map[string]any{
 		"runAsUser":                user,
@@ -134,7 +133,7 @@ func requests(cpu, memory string) map[string]any {
 	return map[string]any{"requests": map[string]any{"cpu": cpu, "memory": memory}}
 }
 
-// service is the Service of a Website.
+// service returns the Service of a Website.
 func service(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	o := object(w)
 	o.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
@@ -148,7 +147,7 @@ func service(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	return o
 }
 
-// object is what the objects of a Website have in common.
+// object returns an object with the metadata that all objects of a Website have.
 func object(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	o.SetNamespace(w.Namespace)
@@ -160,8 +159,8 @@ func object(w *appsv1alpha1.Website) *unstructured.Unstructured {
 	return o
 }
 
-// selector finds the pods. It is by the Deployment's name, which is short enough for a
-// label and cannot change.
+// selector returns the labels that select the pods. They have the name of the Deployment, which
+// is short enough for a label and immutable.
 func selector(w *appsv1alpha1.Website) map[string]string {
 	return map[string]string{
 		"app.kubernetes.io/name":     "website",
@@ -178,7 +177,7 @@ func labels(w *appsv1alpha1.Website) map[string]string {
 	return all
 }
 
-// labelValue cuts a name that is too long for the value of a label.
+// labelValue shortens a name to the maximum length of a label's value.
 func labelValue(name string) string {
 	if len(name) <= validation.LabelValueMaxLength {
 		return name

@@ -14,10 +14,10 @@ import (
 	"orrery.dev/orrery/internal/reconciler"
 )
 
-// steps of a Website, one for each condition.
+// steps has the steps of a Website, one for each condition.
 type steps struct {
 	client client.Client
-	// live reads past the cache, which would otherwise hold every Deployment of the hub.
+	// live reads without the cache, which would otherwise hold every Deployment of the hub.
 	live client.Reader
 }
 
@@ -29,14 +29,14 @@ func (s *steps) expose(ctx context.Context, w *appsv1alpha1.Website) error {
 	return s.ensure(ctx, w, service(w))
 }
 
-// available reads how the Deployment fares, in all its clusters together.
+// available reports whether the Deployment is available, in all its clusters together.
 func (s *steps) available(ctx context.Context, w *appsv1alpha1.Website) error {
 	var d appsv1.Deployment
 	if err := s.live.Get(ctx, client.ObjectKey{Namespace: w.Namespace, Name: w.Spec.DeploymentName}, &d); err != nil {
 		return fmt.Errorf("get Deployment %s: %w", w.Spec.DeploymentName, err)
 	}
 	w.Status.AvailableReplicas = d.Status.AvailableReplicas
-	// Clusters may each run all replicas, so that there are more than the Deployment says.
+	// If each cluster runs all replicas, there are more than spec.replicas of the Deployment.
 	status := d.Status
 	if status.ObservedGeneration < d.Generation || status.UpdatedReplicas < *d.Spec.Replicas ||
 		status.Replicas != status.UpdatedReplicas || status.AvailableReplicas != status.UpdatedReplicas {
@@ -46,10 +46,10 @@ func (s *steps) available(ctx context.Context, w *appsv1alpha1.Website) error {
 	return nil
 }
 
-// ensure makes an object of the Website as it should be, and writes nothing when it is.
-// An object of that name which the Website does not own is not touched: what is absent
-// is created, which cannot hit another object, and what is there is changed on the
-// condition that it is still the one that was looked at.
+// ensure creates or updates an object of the Website, and writes nothing if the object is as
+// wanted. It never changes an object of that name that the Website does not own. A missing
+// object is created, which fails if another one exists by then. An update has the UID of the
+// object that was read.
 func (s *steps) ensure(ctx context.Context, w *appsv1alpha1.Website, want *unstructured.Unstructured) error {
 	kind, name := want.GetKind(), want.GetName()
 	live := &unstructured.Unstructured{}
@@ -79,9 +79,8 @@ func (s *steps) ensure(ctx context.Context, w *appsv1alpha1.Website, want *unstr
 	return nil
 }
 
-// covers says whether an object has everything that is wanted of it. What others or the
-// API server's defaults add does not matter, except in lists of plain values, which are
-// wanted as a whole.
+// covers reports whether an object has all wanted fields. Fields that others or the defaults of
+// the API server add are ignored. Lists of plain values must be equal.
 func covers(live, want any) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -102,8 +101,7 @@ func covers(live, want any) bool {
 	return live == want
 }
 
-// coversList finds the elements of a list of objects by name; what is written here
-// names all of them.
+// coversList compares lists. It finds objects in them by name: all wanted objects have one.
 func coversList(live, want []any) bool {
 	named := map[any]any{}
 	for _, element := range live {

@@ -1,8 +1,10 @@
-// Package words is full text: which words an object has, and whether those that are asked for are among them. It is pure.
+// Package words implements full text search: it extracts the words of an object, and finds
+// words and phrases in them. It is pure.
 //
-// A word is a run of letters and digits of any script. Case does not matter; of a word the first 60 characters are compared (fewer of scripts
-// other than Latin). The text of an object is the words of its fields, one field after the other, in ASCII, so that every database
-// cuts it into the same words and compares it by its bytes.
+// A word is a run of letters and digits of any script. Case does not matter. Only the first 60
+// characters of a word are compared, or fewer in scripts other than Latin. The text of an
+// object has the words of its fields, one field after the other, in ASCII. So every database
+// splits it into the same words and compares it by bytes.
 package words
 
 import (
@@ -18,21 +20,21 @@ import (
 	"unicode"
 )
 
-// Bounds of what is read of an object, in bytes.
+// Limits of the text of an object, in bytes.
 const (
-	most       = 4 << 10  // of all fields together, but for images
-	mostImages = 16 << 10 // of all images: whoever asks for an image by its words wants all that have it
-	mostField  = 1 << 10  // of one
-	mostWord   = 60       // of a word, as the text has it
+	most       = 4 << 10  // of all fields together, without images
+	mostImages = 16 << 10 // of all images: a search for an image must find all objects that have it
+	mostField  = 1 << 10  // of one field
+	mostWord   = 60       // of one word in the text
 )
 
-// mostPhrase is how many words a phrase has at most.
+// mostPhrase is the maximum number of words in a phrase.
 const mostPhrase = 32
 
-// End is what stands between the fields of a text: no phrase has it.
+// End separates the fields of a text. No phrase contains it.
 const End = "."
 
-// Text is a string; of everything else it is "".
+// Text is a string that is "" for any other JSON type.
 type Text string
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -43,27 +45,29 @@ func (t *Text) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*string)(t))
 }
 
-// unread are annotations that say nothing to people, and change all the time or repeat the object.
+// unread are annotations without meaning for users, which change all the time or repeat the
+// object.
 var unread = []string{
 	"kubectl.kubernetes.io/last-applied-configuration", "control-plane.alpha.kubernetes.io/leader", "endpoints.kubernetes.io/last-change-trigger-time",
 }
 
-// Source is where the words of an object are from. The zero value has none.
+// Source has the fields of an object from which its words are taken. The zero value has none.
 type Source struct {
 	Name        string
-	Images      []string // may be repeated
-	Reason      string   // of an Event, and its message
+	Images      []string // may have duplicates
+	Reason      string   // of an Event, as is Message
 	Message     string
 	Labels      map[string]string
 	Annotations map[string]Text
 }
 
-// Of is the source of an object, of which images are those of its pods. Leases, Endpoints and EndpointSlices have no words: they are many, change all the time, and
-// say little. Of Secrets annotations are read by their keys alone.
+// Of returns the source of an object. images are the images of its pods. Leases, Endpoints and
+// EndpointSlices have no words: they are many, change all the time and have little content. Of
+// the annotations of Secrets, only the keys are used.
 func Of(group, resource, name string, labels map[string]string, annotations map[string]Text, images []string, reason, message Text) Source {
 	s := Source{Name: name, Images: images, Labels: labels, Annotations: annotations}
 	switch group + "/" + resource {
-	case "/secrets": // tools keep copies of what they applied in annotations, data and all
+	case "/secrets": // tools store copies of applied Secrets in annotations, with the data
 		s.Annotations = make(map[string]Text, len(annotations))
 		for key := range annotations {
 			s.Annotations[key] = ""
@@ -76,7 +80,7 @@ func Of(group, resource, name string, labels map[string]string, annotations map[
 	return s
 }
 
-// each calls f with the fields, until they are as much as is read of an object.
+// each calls f with the fields, up to the limits.
 func (s Source) each(f func(field string)) {
 	some := func(left int) func(field string, most int) {
 		return func(field string, most int) {
@@ -87,7 +91,7 @@ func (s Source) each(f func(field string)) {
 		}
 	}
 	add, addImage := some(most), some(mostImages)
-	add(s.Name, most) // whole, so that its words lead to whatever is in a name
+	add(s.Name, most) // without a limit of its own, so that all words of the name are found
 	for i, image := range s.Images {
 		if !slices.Contains(s.Images[:i], image) {
 			addImage(image, mostField)
@@ -106,20 +110,22 @@ func (s Source) each(f func(field string)) {
 	}
 }
 
-// Fingerprint is another for another text, as a rule; 0: there is none.
+// Fingerprint returns a hash of the text, and 0 if the source is empty. Different texts may
+// have the same hash, but rarely do.
 func (s Source) Fingerprint() int64 {
 	if s.Name == "" {
 		return 0
 	}
 	h := fnv.New64a()
 	s.each(func(field string) {
-		_, _ = h.Write([]byte(field)) // a hash takes everything
+		_, _ = h.Write([]byte(field)) // a hash never fails
 		_, _ = h.Write([]byte{0})
 	})
 	return cmp.Or(int64(h.Sum64()), 1) //nolint:gosec // any number will do
 }
 
-// Text is the text of the object: " web . nginx 1 25 . ". A phrase is in it, or is not, as a piece of it.
+// Text returns the text of the object, such as " web . nginx 1 25 . ". An object has a phrase
+// if its text contains Phrase.Piece.
 func (s Source) Text() string {
 	var out strings.Builder
 	out.WriteByte(' ')
@@ -134,10 +140,11 @@ func (s Source) Text() string {
 	return out.String()
 }
 
-// split calls f with each word of a text, until it says that it is enough. Characters other than those of ASCII are written as their number between underscores, which no word has.
+// split calls f with each word of a text until f returns false. It writes characters outside of
+// ASCII as their hexadecimal number between underscores, which are not part of any word.
 func split(text string, f func(word string) bool) {
 	word := make([]byte, 0, mostWord)
-	full := false // nothing more of the word is taken
+	full := false // the rest of the word is dropped
 	for _, r := range text {
 		if !inWord(r) {
 			if len(word) > 0 && !f(string(word)) {
@@ -164,16 +171,17 @@ func split(text string, f func(word string) bool) {
 	}
 }
 
-// inWord says whether a character is one of words, and not between them.
+// inWord reports whether a character belongs to a word.
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) }
 
-// Phrase is words that stand one after another in a field.
+// Phrase is a sequence of words in one field.
 type Phrase struct {
 	words  []string
-	prefix bool // the last one is the beginning of a word
+	prefix bool // the last word is only the beginning of a word
 }
 
-// Parse reads a phrase from a text; with prefix its last word is the beginning of one.
+// Parse reads a phrase from a text. If prefix is true, its last word is the beginning of a
+// word.
 func Parse(text string, prefix bool) (p Phrase, err error) {
 	p.prefix = prefix
 	split(text, func(word string) bool {
@@ -192,7 +200,7 @@ func Parse(text string, prefix bool) (p Phrase, err error) {
 	return p, nil
 }
 
-// Piece is what a text has in it if the phrase is in it.
+// Piece returns the string that the Text of an object contains if it has the phrase.
 func (p Phrase) Piece() string {
 	if p.prefix {
 		return " " + strings.Join(p.words, " ")
@@ -200,16 +208,18 @@ func (p Phrase) Piece() string {
 	return " " + strings.Join(p.words, " ") + " "
 }
 
-// In says whether the phrase is in a text.
+// In reports whether the text of an object has the phrase.
 func (p Phrase) In(text string) bool { return strings.Contains(text, p.Piece()) }
 
-// Word is one that a text must have, or with Prefix one that begins so.
+// Word is a word that a text must contain. If Prefix is true, Text is the beginning of such a
+// word.
 type Word struct {
 	Text   string
 	Prefix bool
 }
 
-// Words are those of the phrase, the longest first: an index leads from them, and the longer ones to less.
+// Words returns the words of the phrase, the longest first. Callers search for them in an
+// index, and longer words occur in fewer texts.
 func (p Phrase) Words() []Word {
 	out := make([]Word, len(p.words))
 	for i, word := range p.words {
@@ -219,7 +229,9 @@ func (p Phrase) Words() []Word {
 	return slices.Compact(out)
 }
 
-// Inside are the words that a text has which has this in it, the longest first: the first and the last of it may be parts of words.
+// Inside returns the complete words of a piece of text, the longest first. Every text that
+// contains the piece has these words. The first and last run of letters are omitted, because
+// they may be parts of longer words.
 func Inside(text string) (out []Word) {
 	inner := strings.TrimFunc(text, inWord)
 	split(inner, func(word string) bool {
@@ -230,7 +242,7 @@ func Inside(text string) (out []Word) {
 	return slices.Compact(out)
 }
 
-// Distinct are the words of a text, once each.
+// Distinct returns the words of a Text, sorted and without duplicates.
 func Distinct(text string) []string {
 	out := slices.DeleteFunc(strings.Fields(text), func(word string) bool { return word == End })
 	slices.Sort(out)

@@ -1,6 +1,6 @@
-// Package recorder is what of a host, for tests, is not a file: units, sysctls and packages are noted in a file in the
-// directory that the host is, probes succeed, and programs are recorded, not run. It knows nothing of package node, whose own
-// tests use it.
+// Package recorder simulates the parts of a test host that are not files. It records units,
+// sysctls and packages in a file in the host's directory. Probes succeed, and programs are
+// recorded and not run. It does not import package node, whose tests use it.
 package recorder
 
 import (
@@ -28,13 +28,13 @@ type System struct {
 	runs [][]string
 }
 
-// New returns the system and the units of the host in a directory.
+// New returns the system and the unit manager of the host in the directory root.
 func New(root string) (*System, unit.Manager) {
 	s := &System{root: root}
 	return s, recordedUnits{s}
 }
 
-// recorded is what a System notes. There is no file when there is nothing to note.
+// recorded is the content of the file. The file is removed when there is nothing to record.
 type recorded struct {
 	Units    map[string]recordedUnit `json:"units,omitempty"`
 	Sysctls  map[string]string       `json:"sysctls,omitempty"`
@@ -47,10 +47,10 @@ type recordedUnit struct {
 	Restarts int       `json:"restarts"`
 }
 
-// recordPath is where a System notes.
+// recordPath is the path of the file.
 const recordPath = ".recorded.json"
 
-// agentDir is where the agent keeps what it knows.
+// agentDir is the directory of the agent's own state.
 const agentDir = "var/lib/orrery/node"
 
 func (r *System) read() (recorded, error) {
@@ -82,7 +82,8 @@ func (r *System) change(change func(*recorded) error) error {
 	if err != nil {
 		return err
 	}
-	// Within a request, what is half written is where everything goes in the end.
+	// The agent removes partial files in its own directory, so the file is written there first.
+	// Outside of a request that directory may be missing.
 	temp := filepath.Join(r.root, agentDir, "recorded.json")
 	if err := os.WriteFile(temp, content, 0o600); err != nil {
 		return os.WriteFile(filepath.Join(r.root, recordPath), content, 0o600)
@@ -90,7 +91,7 @@ func (r *System) change(change func(*recorded) error) error {
 	return os.Rename(temp, filepath.Join(r.root, recordPath))
 }
 
-// Runs are the programs that were to be run.
+// Runs returns the recorded programs with their arguments and standard input.
 func (r *System) Runs() [][]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +150,7 @@ func (r *System) Install(_ context.Context, _ string, names []string) error {
 	})
 }
 
-// Uninstall implements System. None is needed.
+// Uninstall implements System. No package depends on another.
 func (r *System) Uninstall(_ context.Context, _ string, names []string) (needed []string, err error) {
 	return nil, r.change(func(now *recorded) error {
 		now.Packages = slices.DeleteFunc(now.Packages, func(n string) bool { return slices.Contains(names, n) })
@@ -201,7 +202,7 @@ func (u recordedUnits) Install(_ context.Context, def plan.Unit) error {
 	})
 }
 
-// Restart implements unit.Manager. The process of a unit with data makes a file of them.
+// Restart implements unit.Manager. It creates a data file for a unit that has data.
 func (u recordedUnits) Restart(_ context.Context, name string) error {
 	return u.change(func(now *recorded) error {
 		one, ok := now.Units[name]
@@ -217,8 +218,8 @@ func (u recordedUnits) Restart(_ context.Context, name string) error {
 	})
 }
 
-// makeData makes a file that matches the pattern of a unit's data. It is an error if they must be
-// there already.
+// makeData creates a file that matches the pattern of a unit's data. It returns an error if the
+// unit is established and no file matches.
 func (u recordedUnits) makeData(def plan.Unit) error {
 	if def.Data == "" {
 		return nil
@@ -250,7 +251,7 @@ func (u recordedUnits) Remove(_ context.Context, name string) error {
 // Log implements unit.Manager.
 func (recordedUnits) Log(context.Context, string, int) (string, error) { return "", nil }
 
-// Units lists the names of the units that are installed, and whether each runs.
+// Units returns the names of the installed units, and whether each of them runs.
 func (r *System) Units() (map[string]bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,7 +59,8 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "error: %v\n", err) //nolint:errcheck // nowhere to say so
 		return 2
 	default:
-		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error())) // nowhere to say so
+		// There is no other output for an error of this write.
+		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error()))
 		return 1
 	}
 }

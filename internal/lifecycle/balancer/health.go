@@ -74,7 +74,8 @@ func probe(ctx context.Context, address string) error {
 	defer cancel()
 	client := http.Client{
 		Transport: &http.Transport{
-			// The request and answer are of no use to others, and clients verify the server themselves.
+			// The request and the response are not secret, and clients verify the server
+			// themselves.
 			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
 			DisableKeepAlives: true,
 		},

@@ -115,8 +115,8 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// asks reports whether a value is set. Empty and off count as not set, because that is what Orrery
-// does anyway.
+// asks reports whether a value requests something. Empty values, false and 0 do not, because
+// Orrery does the same without the field.
 func asks(value any) bool {
 	switch value := value.(type) {
 	case nil:
@@ -413,7 +413,8 @@ func (c *conversion) values(file string, flags []any) (tree, error) {
 	}
 	for i, flag := range flags {
 		text, ok := flag.(string)
-		if !ok || strvals.ParseInto(text, values) != nil { // its error repeats the value, which may be secret
+		// The error is dropped, because it repeats the value, which may be secret.
+		if !ok || strvals.ParseInto(text, values) != nil {
 			return nil, fmt.Errorf("values[%d] is not a name=value as Helm's --set takes it", i)
 		}
 	}

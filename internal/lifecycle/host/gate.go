@@ -8,9 +8,9 @@ import (
 // maxRest is a bound for the text that follows a marker in its line.
 const maxRest = 64
 
-// gate is a writer that holds back output before our command starts: that of shell profiles, PAM
-// and sudo. The start is a line that begins with a random marker. A gate never returns an error, so
-// that the host is not blocked.
+// gate is a writer that holds back output before our command starts: that of shell profiles,
+// PAM and sudo. The start is a line that begins with a random marker. Write never returns an
+// error, so that the host is not blocked.
 type gate struct {
 	marker []byte
 	opened func(rest string) // called with the rest of the marker's line; may be nil

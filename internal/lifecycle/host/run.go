@@ -220,7 +220,8 @@ func (e *execution) answer() {
 		e.refusal = NeedsPassword
 	default:
 		e.asked = true
-		_, _ = io.WriteString(e.pipe, string(e.conn.target.SudoPassword)+"\n") // the session's end says more
+		// The error at the end of the session says more.
+		_, _ = io.WriteString(e.pipe, string(e.conn.target.SudoPassword)+"\n")
 		return
 	}
 	_ = e.session.Close()

@@ -137,7 +137,8 @@ func dialError(ctx, limited context.Context, t Target, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("host %s: connect to it: %w", t.Name, context.Cause(ctx))
-	case limited.Err() != nil, errors.Is(err, os.ErrDeadlineExceeded): // a socket notices the deadline a little earlier
+	// A socket notices the deadline a little earlier.
+	case limited.Err() != nil, errors.Is(err, os.ErrDeadlineExceeded):
 		err = fmt.Errorf("no answer within %s: %w", t.Timeout, context.DeadlineExceeded)
 	}
 	return &Unreachable{Host: t.Name, Address: t.hostPort(), Err: err}

@@ -18,7 +18,7 @@ type latch struct {
 
 func newLatch() latch { return latch{turn: make(chan struct{}, 1)} }
 
-// use calls f and returns true, unless the latch has ended.
+// use calls f and returns true, unless end was called.
 func (l *latch) use(f func()) bool {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()

@@ -121,7 +121,8 @@ func (l *Linux) neededAPT(ctx context.Context, names []string) ([]string, error)
 			if len(fields) < 2 || fields[0] != "Remv" && fields[0] != "Purg" {
 				continue
 			}
-			if name, _, _ := strings.Cut(fields[1], ":"); !slices.Contains(names, name) { // without the architecture
+			// The name is compared without the architecture.
+			if name, _, _ := strings.Cut(fields[1], ":"); !slices.Contains(names, name) {
 				return true, nil
 			}
 		}
@@ -170,7 +171,8 @@ func (l *Linux) neededRPM(ctx context.Context, names []string) (needed []string,
 		}
 		before := len(needed)
 		for _, match := range lacks {
-			providers, _ := l.Run(ctx, []string{"rpm", "-q", "--qf", "%{NAME}\n", "--whatprovides", match[1]}, "") // it fails if there is none
+			// rpm fails if there is no provider.
+			providers, _ := l.Run(ctx, []string{"rpm", "-q", "--qf", "%{NAME}\n", "--whatprovides", match[1]}, "")
 			for name := range strings.FieldsSeq(providers) {
 				if slices.Contains(rest, name) && !slices.Contains(needed, name) {
 					needed = append(needed, name)

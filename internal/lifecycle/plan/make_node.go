@@ -157,7 +157,8 @@ func (h *hostMaker) proxyConfiguration() map[string]any {
 	return config
 }
 
-// configuration is a file of YAML: ours, with the user's merged into it.
+// configuration returns a step for a YAML file with our settings, into which the user's
+// settings are merged.
 func (h *hostMaker) configuration(id, path string, ours map[string]any, users *apiextensionsv1.JSON) Step {
 	content, err := json.Marshal(ours)
 	if err == nil && users != nil {

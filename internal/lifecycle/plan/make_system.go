@@ -95,8 +95,8 @@ func (h *hostMaker) sysctls() Step {
 	return Step{ID: "system/sysctls", Disruption: DisruptionNone, Sysctls: &Sysctls{Path: "/etc/sysctl.d/95-orrery.conf", Values: values}}
 }
 
-// nodeDirectories are the directories for configuration and programs, which others may share, and
-// those for data.
+// nodeDirectories returns steps for the directories for configuration and programs, which other
+// software may share, and for those with data.
 func nodeDirectories() []Step {
 	return []Step{
 		directory("directory/kubernetes", configDir),

@@ -70,7 +70,7 @@ func (c *Changes) print(w io.Writer, detail bool) {
 // HostLines are the changes of hosts with the same changes, one per line.
 type HostLines struct{ Hosts, Lines []string }
 
-// clusterLines are the changes of objects and the steps in the cluster, one per line.
+// clusterLines returns the changes of objects and the steps in the cluster, one per line.
 func (c *Changes) clusterLines() []string {
 	var lines []string
 	for _, item := range c.Items {

@@ -163,7 +163,7 @@ func find[E, T any](list []E, of func(E) (string, *T), name string) *T {
 	return nil
 }
 
-// fingerprint is a hash of everything that requests depend on.
+// fingerprint returns a hash of everything that requests depend on.
 func (a *Access) fingerprint() [sha256.Size]byte {
 	return sha256.Sum256(bytes.Join([][]byte{
 		[]byte(a.endpoint.String()), []byte(a.address), []byte(a.serverName), a.ca, a.client, a.clientKey, []byte(a.token),

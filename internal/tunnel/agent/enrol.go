@@ -65,7 +65,7 @@ func (c *cluster) credentials(ctx context.Context) (tunnel.Credentials, error) {
 	}, nil
 }
 
-// at is a hash of the access that the hub must know. A change leads to a report.
+// at returns a hash of the access that the hub must know. A change leads to a report.
 func (c *cluster) at() [sha256.Size]byte {
 	return sha256.Sum256(bytes.Join([][]byte{[]byte(c.access.endpoint.String()), []byte(c.access.serverName), c.access.ca}, []byte{0}))
 }

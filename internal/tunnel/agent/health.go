@@ -13,8 +13,8 @@ const (
 	// lately is the age up to which a spare's answer counts for readiness: several probes of each
 	// spare.
 	lately = 10 * time.Second
-	// stuck is how long one turn of the loop may take: several requests to the cluster that time
-	// out.
+	// stuck is how long one iteration of the loop may take: several requests to the cluster
+	// that time out.
 	stuck = 2 * time.Minute
 )
 

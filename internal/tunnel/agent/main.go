@@ -48,7 +48,8 @@ func Main(args []string, version string, errOut io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	if err := Run(logr.NewContext(ctx, logr.FromSlogHandler(neutral.NewTextLog(errOut, slog.LevelInfo))), o); err != nil {
-		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error())) // nowhere to say so
+		// There is no other output for an error of this write.
+		_ = neutral.Fprintf(errOut, "error: %s\n", neutral.Indented(err.Error()))
 		return 1
 	}
 	return 0

@@ -1,6 +1,6 @@
 package agent
 
-// Names of what the manifest of a join creates in the cluster.
+// Names of the objects, labels and keys that the manifest of a join creates in the cluster.
 const (
 	// Name is the name of all objects of the agent itself: Deployment, PodDisruptionBudget,
 	// ServiceAccount, Role, RoleBinding, ClusterRole, ClusterRoleBinding, Lease, and the Secret

@@ -138,7 +138,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// loop takes turns until ctx ends. gone is true if everything was removed because the cluster has
+// loop iterates until ctx ends. gone is true if everything was removed because the cluster has
 // left the fleet.
 func (r *runner) loop(ctx context.Context) (gone bool, err error) {
 	timer := time.NewTimer(0)

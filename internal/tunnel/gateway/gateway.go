@@ -129,7 +129,8 @@ func New(o Options) *Gateway {
 		upgrader: websocket.Upgrader{
 			Subprotocols: []string{tunnel.Protocol}, HandshakeTimeout: o.Timing.Handshake,
 			ReadBufferSize: 1 << 10, WriteBufferSize: 16 << 10, WriteBufferPool: &sync.Pool{},
-			CheckOrigin: func(r *http.Request) bool { return r.Header.Get("Origin") == "" }, // agents are no browsers
+			// Agents are no browsers.
+			CheckOrigin: func(r *http.Request) bool { return r.Header.Get("Origin") == "" },
 		},
 		handshakes: slots.New(slots.Options{Limit: maxHandshakes, Closed: refusals.WithLabelValues("Busy").Inc, Log: o.Log}),
 	}
