@@ -37,7 +37,14 @@ class Phases implements Reporter {
 }
 
 const file = (name: string) => `test/browser/${name}.spec.ts`
-const common = { environment: "node", isolate: false, testTimeout: 60_000, hookTimeout: 60_000 } as const
+// What should take a moment may take long on a busy machine.
+const common = {
+  environment: "node",
+  isolate: false,
+  testTimeout: 240_000,
+  hookTimeout: 240_000,
+  expect: { poll: { timeout: 60_000 } },
+} as const
 const single = process.env.SCREENSHOTS ? "test/browser/screenshots.ts" : process.env.BENCH ? "test/browser/bench.ts" : undefined
 
 // The specs share one demo and one browser. Those that only read run two at a time; those that write run afterwards, one by one.

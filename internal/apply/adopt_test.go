@@ -73,6 +73,24 @@ func (f *fleet) has(c client.Client, o *unstructured.Unstructured, manager strin
 	return o
 }
 
+// seen waits until the mirror has an object of oak, if it follows the type by now. Else it will
+// list the object with the type.
+func (f *fleet) seen(o *unstructured.Unstructured) {
+	f.t.Helper()
+	m, _ := f.registry.Member("oak")
+	api, _ := m.APIs().Kind(o.GroupVersionKind())
+	resource := api.GroupVersionResource().GroupResource()
+	if !f.mirror.Synced("oak", resource) {
+		return
+	}
+	f.eventually("the mirror has "+o.GetName(), func() error {
+		if is, _ := f.mirror.Lookup("oak", resource, o.GetNamespace(), o.GetName()); is != presence.Present {
+			return fmt.Errorf("it is %v", is)
+		}
+		return nil
+	})
+}
+
 func overwrites(s *workv1alpha2.BindingSpec) {
 	s.ConflictResolution = policyv1alpha1.ConflictOverwrite
 }
@@ -158,6 +176,7 @@ func TestAdoptedMeansEqual(t *testing.T) {
 			ns := f.adoptable(oak)
 			template := f.manifestOf(ns, tc.template)
 			was := f.has(oak, f.patched(template, tc.more), "kubectl-create")
+			f.seen(was)
 			b := f.bind(template, nil, "oak")
 			r := f.result(b, "oak", workv1alpha2.ReasonConflict)
 			if !strings.Contains(r.Message, tc.field) {
@@ -192,6 +211,7 @@ func TestAdoptedMeansEqual(t *testing.T) {
 			equal.SetUID(types.UID("equal-" + ns))
 			marked := f.patched(equal, `{metadata: {labels: {app.kubernetes.io/managed-by: Helm, propagationpolicy.karmada.io/name: p}, annotations: {meta.helm.sh/release-name: r, kubectl.kubernetes.io/last-applied-configuration: "{}"}}}`)
 			before := f.has(oak, marked, "kubectl-client-side-apply")
+			f.seen(before)
 			f.result(f.bind(equal, nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 			after := f.live(oak, equal)
 			if after.GetAnnotations()[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginAdopted {

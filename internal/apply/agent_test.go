@@ -142,6 +142,7 @@ func secretTemplate(namespace, name string) *unstructured.Unstructured {
 // TestByAgent places by an agent. While that says nothing, nothing is deleted, and nothing counts as gone.
 func TestByAgent(t *testing.T) {
 	f := newFleet(t)
+	f.loses = true
 	site := tunneltest.New(t)
 	f.tunnel = site.Gateway
 	f.start()
@@ -219,9 +220,12 @@ func TestPlacementProfile(t *testing.T) {
 	f.result(config, "oak", workv1alpha2.ReasonFullyApplied)
 	f.result(secret, "oak", workv1alpha2.ReasonFullyApplied)
 	f.data(oak, inside, "web", "1")
-	if is, _ := f.mirror.Lookup("oak", secretResource, inside, "key"); is != presence.Present {
-		t.Errorf("the Secret is %v", is)
-	}
+	f.eventually("the Secret is mirrored", func() error {
+		if is, _ := f.mirror.Lookup("oak", secretResource, inside, "key"); is != presence.Present {
+			return fmt.Errorf("it is %v", is)
+		}
+		return nil
+	})
 	if is, _ := f.mirror.Lookup("oak", secretResource, outside, "key"); is != presence.Unknown {
 		t.Errorf("a Secret that the hub may not read is %v", is)
 	}

@@ -548,6 +548,7 @@ func TestApplier(t *testing.T) {
 func TestAHungClusterHarmsOnlyItself(t *testing.T) {
 	hung := testenv.StartServer(t)
 	f := newFleet(t)
+	f.loses = true
 	f.start()
 	f.join("ash", testenv.Kubeconfig(oakServer))
 	f.join("bog", hung.Kubeconfig())
@@ -677,6 +678,7 @@ func TestAClusterThatBeginsToLeaveKeepsWhatItHas(t *testing.T) {
 func TestADeletedBindingGoesWithTheLostClusterThatHeldItBack(t *testing.T) {
 	lost := testenv.StartServer(t)
 	f := newFleet(t)
+	f.loses = true
 	f.start()
 	f.join("fen", lost.Kubeconfig())
 	ns := testenv.Namespace(t, testenv.Config(hubServer))

@@ -118,11 +118,22 @@ func TestElementsWithTheSameKey(t *testing.T) {
 				other := f.bind(configMap(ns, "after-"+what, "1"), nil, "oak")
 				f.result(other, "oak", workv1alpha2.ReasonFullyApplied)
 				var got []string
-				for _, w := range r.Writes(mark) {
-					if w.Namespace == ns && w.Resource != "configmaps" && !w.DryRun && w.FieldManager == workv1alpha2.FieldManager {
+				f.eventually("the writes are made", func() error { // another worker may make them
+					got = nil
+					for _, w := range r.Writes(mark) {
+						if w.Namespace != ns || w.Resource == "configmaps" || w.DryRun || w.FieldManager != workv1alpha2.FieldManager {
+							continue
+						}
+						if w.Ended.IsZero() {
+							return fmt.Errorf("%s is not answered", w)
+						}
 						got = append(got, fmt.Sprintf("%s %d", w.Verb, w.Code))
 					}
-				}
+					if len(got) < len(want) {
+						return fmt.Errorf("these are: %v", got)
+					}
+					return nil
+				})
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("writes that %s (-want +got):\n%s", what, diff)
 				}

@@ -237,6 +237,7 @@ type fleet struct {
 	fences    *fences
 	tunnel    member.Tunnel
 	now       func() time.Time // nil: the time of day
+	loses     bool             // clusters of the test stop answering, and count as unreachable soon
 
 	applier  *Applier
 	registry *member.Registry
@@ -303,8 +304,14 @@ func (f *fleet) cleared(o client.Object) {
 // join joins a cluster and waits until it is reachable.
 func (f *fleet) join(name string, kubeconfig []byte) {
 	f.t.Helper()
-	_, err := member.Join(f.t.Context(), f.hub, member.JoinOptions{Name: name, Kubeconfig: kubeconfig, HubID: f.hubID})
-	f.must(err)
+	f.eventually(name+" is joined", func() error {
+		_, err := member.Join(f.t.Context(), f.hub, member.JoinOptions{Name: name, Kubeconfig: kubeconfig, HubID: f.hubID})
+		if refused, ok := errors.AsType[*member.JoinError](err); ok && (refused.Reason == clusterv1alpha1.ReasonUnreachable || refused.Reason == member.ReasonNotConfirmed) {
+			return err // it did not answer in time
+		}
+		f.must(err)
+		return nil
+	})
 	f.eventually(name+" is reachable", func() error { return f.reachable(name) })
 }
 
@@ -328,6 +335,11 @@ func (f *fleet) start() {
 	f.must(err)
 	db, err := store.Open(ctx, f.dir)
 	f.must(err)
+	// A cluster that answers late on a busy machine stays reachable, unless the test stops one.
+	probes := member.Probes{Interval: time.Second, Timeout: time.Minute, Failures: 60}
+	if f.loses {
+		probes.Timeout, probes.Failures = 3*time.Second, 3
+	}
 	f.registry, err = member.Add(mgr, member.Options{
 		HubID: f.hubID, Tunnel: f.tunnel,
 		Observe: func(cluster string) member.Observation {
@@ -340,7 +352,7 @@ func (f *fleet) start() {
 			{Inside: func(ctx context.Context, m *member.Member) error { return f.applier.Leave(ctx, m) }},
 			{Outside: func(_ context.Context, o *clusterv1alpha1.Cluster) error { return f.mirror.Drop(o.Name) }},
 		},
-		ProbeInterval: time.Second, ProbeTimeout: time.Second, FailureThreshold: 2,
+		ProbeInterval: probes.Interval, ProbeTimeout: probes.Timeout, FailureThreshold: probes.Failures,
 	})
 	f.must(err)
 	f.mirror = mirror.New(db, f.registry, nil, logr.Discard())

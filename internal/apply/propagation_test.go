@@ -39,6 +39,7 @@ func (f *fleet) collected(c client.Client, ns, name string) {
 func TestDeletionsCarryThePropagation(t *testing.T) {
 	const orphan, foreground, background = metav1.DeletePropagationOrphan, metav1.DeletePropagationForeground, metav1.DeletePropagationBackground
 	f := newFleet(t)
+	f.loses = true
 	f.start()
 	r, err := testenv.NewRecorder(testenv.Config(oakServer))
 	f.must(err)

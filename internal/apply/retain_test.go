@@ -302,6 +302,8 @@ func (f *fleet) nodePorts(c client.Client, ns, name string) map[int32]int32 {
 	return ports
 }
 
+// TestNodePorts asks for node ports below 30086, which the API server gives to nobody who does not
+// ask for them: other Services of the cluster have ports that it chose.
 func TestNodePorts(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -334,38 +336,38 @@ func TestNodePorts(t *testing.T) {
 	}
 
 	run("TheHubsWhereTheyAreFree", func(t *testing.T, ns string) {
-		f.place(service(ns, "x", 31001, 31002), "oak")(workv1alpha2.ReasonFullyApplied)
-		if diff := cmp.Diff(map[int32]int32{80: 31001, 81: 31002}, f.nodePorts(oak, ns, "x")); diff != "" {
+		f.place(service(ns, "x", 30001, 30002), "oak")(workv1alpha2.ReasonFullyApplied)
+		if diff := cmp.Diff(map[int32]int32{80: 30001, 81: 30002}, f.nodePorts(oak, ns, "x")); diff != "" {
 			t.Error(diff)
 		}
-		moved := service(ns, "x", 31003, 31002)
+		moved := service(ns, "x", 30003, 30002)
 		edited(oak, moved) // what came from the hub follows the hub
-		if diff := cmp.Diff(map[int32]int32{80: 31003, 81: 31002}, f.nodePorts(oak, ns, "x")); diff != "" {
+		if diff := cmp.Diff(map[int32]int32{80: 30003, 81: 30002}, f.nodePorts(oak, ns, "x")); diff != "" {
 			t.Error(diff)
 		}
 	})
 
 	run("ItsOwnWhereTheyAreTaken", func(t *testing.T, ns string) {
 		f.must(client.IgnoreAlreadyExists(oak.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})))
-		theirs := service(ns, "theirs", 31011, 31013)
+		theirs := service(ns, "theirs", 30011, 30013)
 		theirs.SetUID("")
 		f.must(oak.Create(t.Context(), theirs))
-		result := f.place(service(ns, "x", 31011, 31012, 31013), "oak")
+		result := f.place(service(ns, "x", 30011, 30012, 30013), "oak")
 		result(workv1alpha2.ReasonFullyApplied)
 		got := f.nodePorts(oak, ns, "x")
-		if got[80] == 31011 || got[80] == 0 || got[81] != 31012 || got[82] == 31013 || got[82] == 0 {
+		if got[80] == 30011 || got[80] == 0 || got[81] != 30012 || got[82] == 30013 || got[82] == 0 {
 			t.Errorf("the node ports are %v", got)
 		}
 		f.must(oak.Delete(t.Context(), theirs)) // free now, but the Service runs
-		edited(oak, service(ns, "x", 31011, 31012, 31013))
+		edited(oak, service(ns, "x", 30011, 30012, 30013))
 		result(workv1alpha2.ReasonFullyApplied)
 		if diff := cmp.Diff(got, f.nodePorts(oak, ns, "x")); diff != "" {
 			t.Errorf("a running Service did not keep its node ports:\n%s", diff)
 		}
-		taken := service(ns, "taken", 31014)
+		taken := service(ns, "taken", 30014)
 		taken.SetUID("")
 		f.must(oak.Create(t.Context(), taken))
-		edited2 := service(ns, "x", 31011, 31014, 31013) // from the hub, to one that is taken: it stays at the one that it has
+		edited2 := service(ns, "x", 30011, 30014, 30013) // from the hub, to one that is taken: it stays at the one that it has
 		edited2.SetLabels(map[string]string{"edited": "yes", "more": "yes"})
 		f.templates.set(edited2)
 		f.eventually("the edit arrives", func() error {
@@ -387,7 +389,7 @@ func TestNodePorts(t *testing.T) {
 	})
 
 	run("OtherErrorsAreNotHidden", func(t *testing.T, ns string) {
-		o := service(ns, "x", 31021)
+		o := service(ns, "x", 30021)
 		_ = unstructured.SetNestedField(o.Object, "Nowhere", "spec", "sessionAffinity")
 		if r := f.place(o, "oak")(workv1alpha2.ReasonRejected); !strings.Contains(r.Message, "sessionAffinity") {
 			t.Errorf("the result says %q", r.Message)

@@ -60,6 +60,7 @@ func (f *fleet) marked(c client.Client, before *corev1.ConfigMap, uid types.UID)
 func TestAClusterThatComesBackKeepsWhatItHas(t *testing.T) {
 	server := testenv.StartServer(t)
 	f := newFleet(t)
+	f.loses = true
 	f.start()
 	f.join("ivy", server.Kubeconfig())
 	f.join("oak", testenv.Kubeconfig(oakServer))
@@ -180,8 +181,7 @@ func TestAMoveThatHasNowhereToGo(t *testing.T) {
 	f.applier.decided(client.ObjectKeyFromObject(b))
 	f.result(f.bind(configMap(ns, "c", "1"), nil, "oak"), "oak", workv1alpha2.ReasonFullyApplied)
 	f.untouched(oak, before)
-	b.Spec.GracefulEvictionTasks = nil
-	f.must(f.hub.Update(t.Context(), b))
+	f.edit(b, func(s *workv1alpha2.BindingSpec) { s.GracefulEvictionTasks = nil })
 	f.gone(oak, before)
 	f.unjoin("oak")
 }

@@ -36,18 +36,21 @@ func (f *fleet) defines(c client.Client, group string, versions ...string) {
 	f.t.Helper()
 	crd := parsed(f.t, `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: gadgets.`+group+`}, spec: {group: `+group+
 		`, scope: Namespaced, names: {kind: Gadget, plural: gadgets, singular: gadget, listKind: GadgetList}, versions: [`+strings.Join(versions, ", ")+`]}}`)
-	is := crd.DeepCopy()
-	err := c.Get(f.t.Context(), client.ObjectKeyFromObject(crd), is)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
-		f.t.Fatal(err)
-	case err != nil:
-		f.must(c.Create(f.t.Context(), crd))
-		f.t.Cleanup(func() { f.must(client.IgnoreNotFound(c.Delete(context.Background(), crd))) })
-	default:
-		is.Object["spec"] = crd.Object["spec"]
-		f.must(c.Update(f.t.Context(), is))
-	}
+	f.eventually("the definition", func() error { // of which the API server writes the status
+		is := crd.DeepCopy()
+		err := c.Get(f.t.Context(), client.ObjectKeyFromObject(crd), is)
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+			return err
+		case err != nil:
+			f.must(c.Create(f.t.Context(), crd))
+			f.t.Cleanup(func() { f.must(client.IgnoreNotFound(c.Delete(context.Background(), crd))) })
+			return nil
+		default:
+			is.Object["spec"] = crd.Object["spec"]
+			return c.Update(f.t.Context(), is)
+		}
+	})
 	list, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	for _, v := range list {
 		all := &unstructured.UnstructuredList{}
@@ -60,7 +63,7 @@ func (f *fleet) defines(c client.Client, group string, versions ...string) {
 // migrated rewrites an object in a version, and has the definition say that all are stored in it, as somebody does who migrates the objects of a kind.
 func (f *fleet) migrated(c client.Client, o *unstructured.Unstructured) {
 	f.t.Helper()
-	f.must(c.Update(f.t.Context(), f.live(c, o), client.FieldOwner("migrator")))
+	f.eventually("the object is rewritten", func() error { return c.Update(f.t.Context(), f.live(c, o), client.FieldOwner("migrator")) })
 	crd := &unstructured.Unstructured{}
 	crd.SetAPIVersion("apiextensions.k8s.io/v1")
 	crd.SetKind("CustomResourceDefinition")
@@ -74,20 +77,30 @@ func (f *fleet) gadget(ns, apiVersion, spec string) *unstructured.Unstructured {
 	return f.manifestOf(ns, `{apiVersion: `+apiVersion+`, kind: Gadget, metadata: {name: g, namespace: NAMESPACE}, spec: `+spec+`}`)
 }
 
-// sequence are the writes to objects of a group after a mark, and what the API server answered.
-func sequence(r *testenv.Recorder, mark int, group string) []string {
-	var all []string
-	for _, w := range r.Writes(mark) {
-		if w.Group == group && !w.DryRun {
+// sequence are the writes to objects of a group after a mark, and what the API server answered. It
+// waits for the answers.
+func (f *fleet) sequence(r *testenv.Recorder, mark int, group string) (all []string) {
+	f.t.Helper()
+	f.eventually("the writes are answered", func() error {
+		all = nil
+		for _, w := range r.Writes(mark) {
+			if w.Group != group || w.DryRun {
+				continue
+			}
+			if w.Ended.IsZero() {
+				return fmt.Errorf("%s is not", w)
+			}
 			all = append(all, fmt.Sprintf("%s %d", w.Verb, w.Code))
 		}
-	}
+		return nil
+	})
 	return all
 }
 
 // A copy follows its kind to a new version: the fields that the new version has arrive, also by default, those of others stay, and what the template drops goes.
 func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 	f := newFleet(t)
+	f.loses = true
 	f.start()
 	r, err := testenv.NewRecorder(testenv.Config(oakServer))
 	f.must(err)
@@ -158,7 +171,7 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 			f.edit(b, func(s *workv1alpha2.BindingSpec) { s.Resource.APIVersion = group + "/v1" })
 			r.Heal()
 			f.result(b, "oak", workv1alpha2.ReasonFullyApplied)
-			if diff := cmp.Diff(tc.writes, sequence(r, mark, group)); diff != "" {
+			if diff := cmp.Diff(tc.writes, f.sequence(r, mark, group)); diff != "" {
 				t.Errorf("writes (-want +got):\n%s", diff)
 			}
 
@@ -186,7 +199,7 @@ func TestCopiesFollowTheirKindToANewVersion(t *testing.T) {
 			})
 			other := f.bind(configMap(ns, "settled", "1"), nil, "oak")
 			f.result(other, "oak", workv1alpha2.ReasonFullyApplied)
-			if diff := cmp.Diff([]string{apply}, sequence(r, mark, group)); diff != "" {
+			if diff := cmp.Diff([]string{apply}, f.sequence(r, mark, group)); diff != "" {
 				t.Errorf("writes of the edit (-want +got):\n%s", diff)
 			}
 		})

@@ -52,8 +52,7 @@ func TestUnreachedHub(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}`))
 	}))
 	defer unauthorized.Close()
-	down := httptest.NewServer(http.NotFoundHandler())
-	down.Close()
+	const down = "http://127.0.0.1:1" // where nothing ever listens
 	kubeconfig := func(server string) string {
 		return `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "` + server +
 			`"}}], users: [{name: a, user: {token: x}}], contexts: [{name: a, context: {cluster: a, user: a}}]}`
@@ -62,7 +61,7 @@ func TestUnreachedHub(t *testing.T) {
 		kubeconfig string
 		wants      []string
 	}{
-		"Down":    {kubeconfig(down.URL), []string{down.URL, "is it running?"}},
+		"Down":    {kubeconfig(down), []string{down, "is it running?"}},
 		"Expired": {kubeconfig(unauthorized.URL), []string{unauthorized.URL, "expired", "new kubeconfig"}},
 		"Empty":   {"", []string{"has no cluster"}},
 	} {

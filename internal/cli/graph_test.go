@@ -199,30 +199,32 @@ func (f *hubOfTwo) graph(t *testing.T) {
 			return nil
 		})
 	}
-	if code, out, errOut := run("graph", "clusterrole/cluster-admin", "--used-by", "--depth", "1", "--relations", "binding"); code != 0 || !strings.Contains(out, "ClusterRoleBinding/cluster-admin (binding)") {
-		t.Errorf("of a ClusterRole: %d %s%s", code, out, errOut)
-	}
-	if code, out, errOut := run("graph", "svc/kubernetes", "-n", "default", "--cluster", "oak"); code != 0 || !strings.HasPrefix(out, "Service/kubernetes in default of oak\n") {
-		t.Errorf("of a Service: %d %s%s", code, out, errOut)
-	}
-	code, out, errOut := run("graph", "secret/db-pass", "-n", "tree", "--used-by", "-o", "json")
-	var g fleetv1alpha1.ObjectGraph
-	if err := json.Unmarshal([]byte(out), &g); err != nil || code != 0 || g.Kind != "ObjectGraph" || len(g.Nodes) != 4 || len(g.Roots) != 1 || g.Nodes[g.Roots[0]].UID == "" {
-		t.Errorf("as JSON: %d %s%s, %v", code, out, errOut, err)
-	}
-	if code, out, errOut := run("graph", "secret/db-pass", "-o", "dot"); code != 0 || !strings.HasPrefix(out, "digraph fleet {") || strings.Contains(out, "hunter2") {
-		t.Errorf("for Graphviz: %d %s%s", code, out, errOut)
-	}
-	if code, out, errOut := run("graph", "secret/none", "-n", "tree"); code != 1 || !strings.Contains(errOut, `secrets "none" not found`) {
-		t.Errorf("of nothing: %d %s%s", code, out, errOut)
-	}
-	if code, out, errOut := run("graph", "secret/db-pass", "--limit", "2"); code != 0 || !strings.Contains(errOut, "Not all is shown: there are more than 2 nodes") {
-		t.Errorf("cut: %d %s%s", code, out, errOut)
-	}
-	if code, out, errOut := run("search", "-o", "name", "uses:secret/db-pass"); code != 0 || out != "oak pod/web-1 tree\noak deployment.apps/web tree\n" {
-		t.Errorf("search: %d %s%s", code, out, errOut)
-	}
-	if code, out, errOut := run("search", "--explain", "uses:secret/db-pass"); code != 0 || !strings.Contains(out, "it refers to Secret/db-pass") || !strings.Contains(out, "an index") {
-		t.Errorf("explained: %d %s%s", code, out, errOut)
-	}
+	runUntil(t, run, func(code int, out, _ string) bool {
+		return code == 0 && strings.Contains(out, "ClusterRoleBinding/cluster-admin (binding)")
+	}, "graph", "clusterrole/cluster-admin", "--used-by", "--depth", "1", "--relations", "binding")
+	runUntil(t, run, func(code int, out, _ string) bool {
+		return code == 0 && strings.HasPrefix(out, "Service/kubernetes in default of oak\n")
+	}, "graph", "svc/kubernetes", "-n", "default", "--cluster", "oak")
+	runUntil(t, run, func(code int, out, _ string) bool {
+		var g fleetv1alpha1.ObjectGraph
+		return json.Unmarshal([]byte(out), &g) == nil && code == 0 && g.Kind == "ObjectGraph" && len(g.Nodes) == 4 && len(g.Roots) == 1 && g.Nodes[g.Roots[0]].UID != ""
+	}, "graph", "secret/db-pass", "-n", "tree", "--used-by", "-o", "json")
+	runUntil(t, run, func(code int, out, _ string) bool {
+		if strings.Contains(out, "hunter2") {
+			t.Fatalf("the data of a Secret is shown: %s", out)
+		}
+		return code == 0 && strings.HasPrefix(out, "digraph fleet {")
+	}, "graph", "secret/db-pass", "-o", "dot")
+	runUntil(t, run, func(code int, _, errOut string) bool {
+		return code == 1 && strings.Contains(errOut, `secrets "none" not found`)
+	}, "graph", "secret/none", "-n", "tree")
+	runUntil(t, run, func(code int, _, errOut string) bool {
+		return code == 0 && strings.Contains(errOut, "Not all is shown: there are more than 2 nodes")
+	}, "graph", "secret/db-pass", "--limit", "2")
+	runUntil(t, run, func(code int, out, _ string) bool {
+		return code == 0 && out == "oak pod/web-1 tree\noak deployment.apps/web tree\n"
+	}, "search", "-o", "name", "uses:secret/db-pass")
+	runUntil(t, run, func(code int, out, _ string) bool {
+		return code == 0 && strings.Contains(out, "it refers to Secret/db-pass") && strings.Contains(out, "an index")
+	}, "search", "--explain", "uses:secret/db-pass")
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -46,13 +47,24 @@ func TestOnAHubOfTwo(t *testing.T) {
 		if err := os.WriteFile(kubeconfig, member.Kubeconfig(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, out, errOut := f.run("cluster", "join", name, "--cluster-kubeconfig="+kubeconfig); code != 0 {
-			t.Fatalf("join %s: %s%s", name, out, errOut)
-		}
+		runUntil(t, f.run, func(code int, _, _ string) bool { return code == 0 }, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig)
 	}
 	t.Run("Graph", f.graph)
 	t.Run("History", f.history)
 	t.Run("Orphans", f.orphans)
+}
+
+// runUntil runs a command until what it prints is right: the hub or a cluster may not answer for a
+// moment.
+func runUntil(t *testing.T, run func(args ...string) (code int, out, errOut string), right func(code int, out, errOut string) bool, args ...string) {
+	t.Helper()
+	testenv.Eventually(t, strings.Join(args, " "), testenv.Patience, func() error {
+		code, out, errOut := run(args...)
+		if !right(code, out, errOut) {
+			return fmt.Errorf("%d: %s%s", code, out, errOut)
+		}
+		return nil
+	})
 }
 
 func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {
@@ -114,39 +126,31 @@ func (f *hubOfTwo) history(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually([]string{"Left out are changes of status and the like alone: 1."}, history...)
-	if _, out, _ := run(history...); out != table {
-		t.Errorf("a change of status alone is shown:\n%s\nbefore:\n%s", out, table)
-	}
+	// A change of status alone is not shown.
+	runUntil(t, run, func(_ int, out, _ string) bool { return out == table }, history...)
 	eventually([]string{"erin/status", "status.observedGeneration"}, append(slices.Clone(history), "--all-fields")...)
-	if _, out, _ := run(append(slices.Clone(history), "--diff", "--cluster=oak", "--limit=1")...); !strings.Contains(out, "    - spec.replicas: 1\n    + spec.replicas: 2\n") || strings.Contains(out, "Created") {
-		t.Errorf("--diff --limit=1 prints %s", out)
-	}
-	_, out, _ := run(append(slices.Clone(history), "-o", "json")...)
-	var changes []typedChange
-	if err := json.Unmarshal([]byte(out), &changes); err != nil || len(changes) != 2 || changes[1].UID != web.UID || changes[0].By[0].Manager != "dave" || changes[0].Resource != "deployments.apps" {
-		t.Errorf("as JSON: %s, %v", out, err)
-	}
+	runUntil(t, run, func(_ int, out, _ string) bool {
+		return strings.Contains(out, "    - spec.replicas: 1\n    + spec.replicas: 2\n") && !strings.Contains(out, "Created")
+	}, append(slices.Clone(history), "--diff", "--cluster=oak", "--limit=1")...)
+	runUntil(t, run, func(_ int, out, _ string) bool {
+		var changes []typedChange
+		return json.Unmarshal([]byte(out), &changes) == nil && len(changes) == 2 && changes[1].UID == web.UID && len(changes[0].By) > 0 && changes[0].By[0].Manager == "dave" && changes[0].Resource == "deployments.apps"
+	}, append(slices.Clone(history), "-o", "json")...)
 
 	want := "~ oak/shop  deployments.apps/web  Updated"
-	if code, out, errOut := run("diff", "--since="+then, "-n", "shop"); code != 0 || !strings.Contains(out, want) || !strings.Contains(out, "+ spec.replicas: 2") {
-		t.Errorf("diff: %s%s", out, errOut)
-	}
-	if _, out, _ := run("diff", "--since="+then, "-n", "shop", "--cluster=elm"); out != "Nothing changed.\n" {
-		t.Errorf("diff of elm: %s", out)
-	}
-	if _, out, _ := run("diff", "--since="+then, "-n", "shop", "-o", "yaml", "configmaps"); out != "[]\n" {
-		t.Errorf("diff of configmaps: %s", out)
-	}
-	if code, _, errOut := run("diff", "--since=2020-01-01"); code != 1 || !strings.Contains(errOut, "is known from ") {
-		t.Errorf("diff since long ago: %d %s", code, errOut)
-	}
-	if code, _, errOut := run("diff", "--since=1h", "events"); code != 1 || !strings.Contains(errOut, "no history is kept") {
-		t.Errorf("diff of events: %d %s", code, errOut)
-	}
+	runUntil(t, run, func(code int, out, _ string) bool {
+		return code == 0 && strings.Contains(out, want) && strings.Contains(out, "+ spec.replicas: 2")
+	}, "diff", "--since="+then, "-n", "shop")
+	runUntil(t, run, func(_ int, out, _ string) bool { return out == "Nothing changed.\n" }, "diff", "--since="+then, "-n", "shop", "--cluster=elm")
+	runUntil(t, run, func(_ int, out, _ string) bool { return out == "[]\n" }, "diff", "--since="+then, "-n", "shop", "-o", "yaml", "configmaps")
+	runUntil(t, run, func(code int, _, errOut string) bool { return code == 1 && strings.Contains(errOut, "is known from ") }, "diff", "--since=2020-01-01")
+	runUntil(t, run, func(code int, _, errOut string) bool {
+		return code == 1 && strings.Contains(errOut, "no history is kept")
+	}, "diff", "--since=1h", "events")
 
-	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "delete the Deployment", testenv.Patience, func() error {
+		return client.IgnoreNotFound(deployments.Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	})
 	eventually([]string{"deployments.apps/web", string(web.UID)}, "history", "--deleted", "-n", "shop")
 	eventually([]string{"Deleted", "dave", "carol"}, history...)
 	eventually([]string{"- oak/shop  deployments.apps/web  Deleted"}, "diff", "--since="+then, "deploy")
@@ -158,14 +162,12 @@ func (f *hubOfTwo) history(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually([]string{"networking.k8s.io/v1beta1", "servicecidrs.networking.k8s.io/more", "frank", "1.37"}, "api-resources")
-	if _, out, _ := run("api-resources", "--clusters"); !strings.Contains(out, "v1 (elm,oak) v1beta1 (oak)") {
-		t.Errorf("by cluster: %s", out)
-	}
-	var report servedReport
-	if _, out, _ := run("api-resources", "-o", "json"); json.Unmarshal([]byte(out), &report) != nil || len(report.Leaving) != 1 || len(report.Clusters) != 2 ||
-		!slices.Equal(report.Leaving[0].By, []string{"frank"}) || report.Leaving[0].Cluster != "oak" || report.Clusters[0].Problem != "" {
-		t.Errorf("as JSON: %s", out)
-	}
+	runUntil(t, run, func(_ int, out, _ string) bool { return strings.Contains(out, "v1 (elm,oak) v1beta1 (oak)") }, "api-resources", "--clusters")
+	runUntil(t, run, func(_ int, out, _ string) bool {
+		var report servedReport
+		return json.Unmarshal([]byte(out), &report) == nil && len(report.Leaving) == 1 && len(report.Clusters) == 2 &&
+			slices.Equal(report.Leaving[0].By, []string{"frank"}) && report.Leaving[0].Cluster == "oak" && report.Clusters[0].Problem == ""
+	}, "api-resources", "-o", "json")
 
 	// Nothing is forgotten over a restart.
 	_, before, _ := run(history...)

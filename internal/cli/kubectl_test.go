@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
@@ -68,9 +69,7 @@ func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 		if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, out, errOut := f.run("cluster", "join", name, "--cluster-kubeconfig="+kubeconfig); code != 0 {
-			t.Fatalf("join %s: %s%s", name, out, errOut)
-		}
+		mustRun(t, f, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig)
 		pods := []string{"web-1", "web-2"}
 		if name == "elm" {
 			pods = []string{"web-1", "solo"}
@@ -169,11 +168,16 @@ func serveMetrics(t *testing.T, of *testenv.Server) {
 		t.Fatal(err)
 	}
 	c := kubernetes.NewForConfigOrDie(of.Config())
-	if _, err := c.CoreV1().Services("kube-system").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1"},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	// The API server makes the namespace after it is ready.
+	testenv.Eventually(t, "create the Service", testenv.Patience, func() error {
+		_, err := c.CoreV1().Services("kube-system").Create(t.Context(), &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: "metrics"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "127.0.0.1"},
+		}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost
+			return nil
+		}
+		return err
+	})
 	if _, err := aggregator.NewForConfigOrDie(of.Config()).ApiregistrationV1().APIServices().Create(t.Context(), &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: "v1beta1.metrics.k8s.io"},
 		Spec: apiregistrationv1.APIServiceSpec{
@@ -209,12 +213,20 @@ func (f *fleetOfTwo) prints(want string, args ...string) {
 	})
 }
 
-// fails runs a command that must end with a code and tell something.
+// fails runs a command that must end with a code and tell something, again while the hub or a
+// cluster does not answer. A command that must fail must never succeed.
 func (f *fleetOfTwo) fails(code int, told string, args ...string) {
 	f.t.Helper()
-	if got, out, errOut := f.run(args...); got != code || !strings.Contains(errOut, told) {
-		f.t.Errorf("%s: code %d, want %d with %q:\n%s%s", strings.Join(args, " "), got, code, told, out, errOut)
-	}
+	testenv.Eventually(f.t, strings.Join(args, " "), testenv.Patience, func() error {
+		got, out, errOut := f.run(args...)
+		if got == 0 && code != 0 {
+			f.t.Fatalf("%s succeeds, want code %d:\n%s%s", strings.Join(args, " "), code, out, errOut)
+		}
+		if got != code || !strings.Contains(errOut, told) {
+			return fmt.Errorf("code %d, want %d with %q:\n%s%s", got, code, told, out, errOut)
+		}
+		return nil
+	})
 }
 
 // TestKubectlInTheFleet does in a fleet, with real members, what kubectl does in a cluster.
@@ -237,17 +249,6 @@ func TestKubectlInTheFleet(t *testing.T) {
 }
 
 func (f *fleetOfTwo) get(t *testing.T) {
-	table := func(args ...string) (rows [][]string) {
-		t.Helper()
-		code, out, errOut := f.run(append([]string{"get"}, args...)...)
-		if code != 0 {
-			t.Fatalf("get %q: %d %s", args, code, errOut)
-		}
-		for line := range strings.Lines(out) {
-			rows = append(rows, strings.Fields(line)[:2])
-		}
-		return rows
-	}
 	head := []string{"CLUSTER", "NAME"}
 	for name, tc := range map[string]struct {
 		args []string
@@ -263,32 +264,33 @@ func (f *fleetOfTwo) get(t *testing.T) {
 		"Live":         {[]string{"pods", "-n", "shop", "-C", "oak", "--live"}, [][]string{{"NAME", "READY"}, {"web-1", "0/2"}, {"web-2", "0/2"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, out, errOut := f.run(append([]string{"get"}, tc.args...)...)
-			var got [][]string
-			for line := range strings.Lines(out) {
-				words := strings.Fields(line)
-				got = append(got, words[:min(len(words), 2)])
-			}
-			if diff := cmp.Diff(tc.want, got); code != 0 || diff != "" {
-				t.Errorf("%d: %s%s", code, diff, errOut)
-			}
+			testenv.Eventually(t, "the table", testenv.Patience, func() error {
+				code, out, errOut := f.run(append([]string{"get"}, tc.args...)...)
+				var got [][]string
+				for line := range strings.Lines(out) {
+					words := strings.Fields(line)
+					got = append(got, words[:min(len(words), 2)])
+				}
+				if diff := cmp.Diff(tc.want, got); code != 0 || diff != "" {
+					return fmt.Errorf("%d: %s%s", code, diff, errOut)
+				}
+				return nil
+			})
 		})
 	}
-	if rows := table("pods", "-n", "shop", "-o", "wide", "-C", "oak,elm"); len(rows) != 5 {
-		t.Errorf("of two clusters: %v", rows)
-	}
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		return code == 0 && strings.Count(out, "\n") == 5
+	}, "get", "pods", "-n", "shop", "-o", "wide", "-C", "oak,elm")
 	// A list, however many clusters have the name; the object, of one that is named.
 	for _, tc := range [][]string{
 		{"deploy", "web", "{range .items[*]}{.metadata.name};{end}", "web;web;"}, {"pod", "solo", "{.items[*].metadata.name}", "solo"}, {"pod", "solo", "{.metadata.name}", "solo", "-C", "elm"},
 	} {
 		args := append([]string{"get", tc[0], tc[1], "-n", "shop", "-o", "jsonpath=" + tc[2]}, tc[4:]...)
-		if code, out, errOut := f.run(args...); code != 0 || out != tc[3] {
-			t.Errorf("%q: %d %q %s", args, code, out, errOut)
-		}
+		runUntil(t, f.run, func(code int, out, _ string) bool { return code == 0 && out == tc[3] }, args...)
 	}
-	if code, out, _ := f.run("get", "deploy", "web", "-n", "shop", "-o", "name"); code != 0 || out != strings.Repeat("deployment.apps/web\n", 2) {
-		t.Errorf("names: %d %q", code, out)
-	}
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		return code == 0 && out == strings.Repeat("deployment.apps/web\n", 2)
+	}, "get", "deploy", "web", "-n", "shop", "-o", "name")
 	f.fails(1, `Error from server (NotFound): pods "nil" not found`, "get", "pods", "web-2", "nil", "-n", "shop")
 	f.fails(1, `Error from server (NotFound): pods "nil" not found`, "get", "pods", "nil", "-n", "shop", "-C", "oak")
 	f.fails(0, "", "get", "pods", "nil", "-n", "shop", "--ignore-not-found")
@@ -335,30 +337,26 @@ func (f *fleetOfTwo) get(t *testing.T) {
 }
 
 func (f *fleetOfTwo) describe(t *testing.T) {
-	code, out, errOut := f.run("describe", "deploy/web", "-n", "shop")
-	if code != 0 || !strings.HasPrefix(out, "==> cluster elm <==\nName:") || !strings.Contains(out, "\n==> cluster oak <==\nName:") || strings.Count(out, "shop/web:1") != 2 {
-		t.Errorf("in two: %d %s%s", code, out, errOut)
-	}
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		return code == 0 && strings.HasPrefix(out, "==> cluster elm <==\nName:") && strings.Contains(out, "\n==> cluster oak <==\nName:") && strings.Count(out, "shop/web:1") == 2
+	}, "describe", "deploy/web", "-n", "shop")
 	for _, args := range [][]string{{"pod", "solo"}, {"pods", "so"}, {"pods", "-l", "app=solo"}, {"pod/solo", "-C", "elm"}, {"pods", "solo", "-C", "e*"}} {
-		code, out, errOut = f.run(append([]string{"describe", "-n", "shop"}, args...)...)
-		if code != 0 || !strings.HasPrefix(out, "Name:         solo\n") || strings.Contains(out, "==>") || !strings.Contains(out, "Node:         n1") {
-			t.Errorf("%q: %d %s%s", args, code, out, errOut)
-		}
+		runUntil(t, f.run, func(code int, out, _ string) bool {
+			return code == 0 && strings.HasPrefix(out, "Name:         solo\n") && !strings.Contains(out, "==>") && strings.Contains(out, "Node:         n1")
+		}, append([]string{"describe", "-n", "shop"}, args...)...)
 	}
-	if code, out, errOut = f.run("describe", "pods", "-n", "shop", "-C", "oak"); code != 0 || strings.Count(out, "Namespace:    shop") != 2 {
-		t.Errorf("of a cluster: %d %s%s", code, out, errOut)
-	}
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		return code == 0 && strings.Count(out, "Namespace:    shop") == 2
+	}, "describe", "pods", "-n", "shop", "-C", "oak")
 	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
 	f.fails(1, `Error from server (NotFound): pods "solo" not found`, "describe", "pod", "solo", "-n", "shop", "-C", "oak")
 	// Names that no cluster has are told, and the others described.
-	code, out, errOut = f.run("describe", "pods", "nil", "solo", "nul", "-n", "shop")
-	if code != 1 || !strings.HasPrefix(out, "Name:         solo\n") || !strings.Contains(errOut, `pods "nil" not found in any cluster`) || !strings.Contains(errOut, `pods "nul" not found in any cluster`) {
-		t.Errorf("one of three: %d %s%s", code, out, errOut)
-	}
-	code, out, errOut = f.run("describe", "deploy/web", "pod/nil", "-n", "shop")
-	if code != 1 || strings.Count(out, "==> cluster ") != 2 || strings.Count(out, "shop/web:1") != 2 || !strings.Contains(errOut, `pods "nil" not found in any cluster`) {
-		t.Errorf("in two, and one in none: %d %s%s", code, out, errOut)
-	}
+	runUntil(t, f.run, func(code int, out, errOut string) bool {
+		return code == 1 && strings.HasPrefix(out, "Name:         solo\n") && strings.Contains(errOut, `pods "nil" not found in any cluster`) && strings.Contains(errOut, `pods "nul" not found in any cluster`)
+	}, "describe", "pods", "nil", "solo", "nul", "-n", "shop")
+	runUntil(t, f.run, func(code int, out, errOut string) bool {
+		return code == 1 && strings.Count(out, "==> cluster ") == 2 && strings.Count(out, "shop/web:1") == 2 && strings.Contains(errOut, `pods "nil" not found in any cluster`)
+	}, "describe", "deploy/web", "pod/nil", "-n", "shop")
 	f.fails(2, "want the type", "describe")
 	f.fails(2, "--selector", "describe", "pod", "web", "-l", "a=b")
 }
@@ -384,15 +382,13 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	}
 
 	// What fails is told, and the rest is printed.
-	code, out, errOut := f.run("logs", "deploy/web", "-n", "shop", "--all-containers")
-	if code != 1 || out != "[oak/web-1/web] a\n[oak/web-2/web] b\n[elm/web-1/web] c\n[oak/web-1/web] d\n" ||
-		!strings.Contains(errOut, "container side of pod web-1 in cluster elm") || !strings.Contains(errOut, "waiting to start") || !strings.Contains(errOut, "3 of 6 logs failed") {
-		t.Errorf("some fail: %d %q %s", code, out, errOut)
-	}
-	code, out, errOut = f.run("logs", "solo", "-n", "shop", "-C", "elm,oak")
-	if code != 1 || out != "alone\n" || !strings.Contains(errOut, `error: cluster oak: Error from server (NotFound): pods "solo" not found`) {
-		t.Errorf("not in all that are named: %d %q %s", code, out, errOut)
-	}
+	runUntil(t, f.run, func(code int, out, errOut string) bool {
+		return code == 1 && out == "[oak/web-1/web] a\n[oak/web-2/web] b\n[elm/web-1/web] c\n[oak/web-1/web] d\n" &&
+			strings.Contains(errOut, "container side of pod web-1 in cluster elm") && strings.Contains(errOut, "waiting to start") && strings.Contains(errOut, "3 of 6 logs failed")
+	}, "logs", "deploy/web", "-n", "shop", "--all-containers")
+	runUntil(t, f.run, func(code int, out, errOut string) bool {
+		return code == 1 && out == "alone\n" && strings.Contains(errOut, `error: cluster oak: Error from server (NotFound): pods "solo" not found`)
+	}, "logs", "solo", "-n", "shop", "-C", "elm,oak")
 	f.fails(1, `pods "nil" not found in any cluster that you see`, "logs", "nil", "-n", "shop")
 	f.fails(1, "these are 3 containers, and --max-log-requests is 2", "logs", "deploy/web", "-n", "shop", "--max-log-requests", "2")
 	f.fails(0, "No pods found in shop namespace.", "logs", "-l", "app=none", "-n", "shop")
@@ -402,19 +398,22 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	f.fails(2, "--since-time", "logs", "web", "--since-time=yesterday")
 
 	// Followed, lines come as they do, until it is ended.
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	follow := &counted{want: 4, reached: cancel}
-	root := newRoot(streams{in: strings.NewReader(""), out: follow, err: io.Discard})
-	root.SetArgs([]string{"logs", "deploy/web", "-n", "shop", "-f", "--kubeconfig=" + f.hub.Kubeconfig()})
-	if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("follow: %v", err)
-	}
-	lines := strings.Split(strings.TrimSpace(follow.text.String()), "\n")
-	slices.Sort(lines)
-	if diff := cmp.Diff([]string{"[elm/web-1] c", "[oak/web-1] a", "[oak/web-1] d", "[oak/web-2] b"}, lines); diff != "" {
-		t.Error(diff)
-	}
+	testenv.Eventually(t, "the logs are followed", testenv.Patience, func() error {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		follow := &counted{want: 4, reached: cancel}
+		root := newRoot(streams{in: strings.NewReader(""), out: follow, err: io.Discard})
+		root.SetArgs([]string{"logs", "deploy/web", "-n", "shop", "-f", "--kubeconfig=" + f.hub.Kubeconfig()})
+		if err := root.ExecuteContext(ctx); !errors.Is(err, context.Canceled) {
+			return fmt.Errorf("follow: %w", err)
+		}
+		lines := strings.Split(strings.TrimSpace(follow.text.String()), "\n")
+		slices.Sort(lines)
+		if diff := cmp.Diff([]string{"[elm/web-1] c", "[oak/web-1] a", "[oak/web-1] d", "[oak/web-2] b"}, lines); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
 }
 
 // counted calls a function when so many lines were written.
@@ -442,16 +441,16 @@ func (f *fleetOfTwo) sessions(t *testing.T) {
 		{"hello", "hello", []string{"exec", "solo", "-n", "shop", "-c", "web", "-i", "--", "cat"}},
 		{"", "attached to shop/solo/web\n", []string{"attach", "solo", "-n", "shop", "-c", "web", "-q"}},
 	} {
-		if code, out, errOut := f.runWith(tc.in, tc.args...); code != 0 || out != tc.out {
-			t.Errorf("%q: %d %q %s", tc.args, code, out, errOut)
-		}
+		run := func(args ...string) (code int, out, errOut string) { return f.runWith(tc.in, args...) }
+		runUntil(t, run, func(code int, out, _ string) bool { return code == 0 && out == tc.out }, tc.args...)
 	}
-	if code, out, errOut := f.run("exec", "deploy/web", "-n", "shop", "-C", "elm", "-c", "web", "--", "date"); code != 0 || out != "date in shop/web-1/web\n" {
-		t.Errorf("of a workload: %d %q %s", code, out, errOut)
-	}
-	if code, _, errOut := f.run("exec", "solo", "-n", "shop", "-c", "web", "--", "false"); code != 3 || errOut != "command terminated with exit code 3\n" {
-		t.Errorf("exit code %d, want that of the command; %q", code, errOut)
-	}
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		return code == 0 && out == "date in shop/web-1/web\n"
+	}, "exec", "deploy/web", "-n", "shop", "-C", "elm", "-c", "web", "--", "date")
+	// The exit code is that of the command.
+	runUntil(t, f.run, func(code int, _, errOut string) bool {
+		return code == 3 && errOut == "command terminated with exit code 3\n"
+	}, "exec", "solo", "-n", "shop", "-c", "web", "--", "false")
 	f.fails(1, "web-1 is in 2 clusters, elm, oak: name one with --cluster (-C)", "exec", "web-1", "-n", "shop", "--", "date")
 	f.fails(1, "deploy/web is in 2 clusters, elm, oak", "attach", "deploy/web", "-n", "shop")
 	f.fails(1, `pods "nil" not found in any cluster`, "exec", "nil", "-n", "shop", "--", "date")
@@ -517,13 +516,14 @@ func (f *fleetOfTwo) taints(t *testing.T) {
 	}
 }
 
-func mustRun(t *testing.T, f *fleetOfTwo, args ...string) string {
+// mustRun runs a command until it succeeds, and returns its output.
+func mustRun(t *testing.T, f *fleetOfTwo, args ...string) (printed string) {
 	t.Helper()
-	code, out, errOut := f.run(args...)
-	if code != 0 {
-		t.Fatalf("%q: %d %s%s", args, code, out, errOut)
-	}
-	return out
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		printed = out
+		return code == 0
+	}, args...)
+	return printed
 }
 
 func (f *fleetOfTwo) completion(t *testing.T) {
@@ -550,12 +550,15 @@ func (f *fleetOfTwo) completion(t *testing.T) {
 		{[]string{"graph", "secret/x", "--cluster", "e"}, "elm"},
 		{[]string{"get", "pods", "nil", "-o", "jsonpath-"}, "jsonpath-as-json jsonpath-file"},
 	} {
-		var out bytes.Buffer
-		Main(append([]string{"__complete"}, tc.typed...), strings.NewReader(""), &out, io.Discard)
-		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if got := strings.Join(lines[:len(lines)-1], " "); got != tc.want {
-			t.Errorf("%q completes to %q, want %q", tc.typed, got, tc.want)
-		}
+		testenv.Eventually(t, "the completion", testenv.Patience, func() error {
+			var out bytes.Buffer
+			Main(append([]string{"__complete"}, tc.typed...), strings.NewReader(""), &out, io.Discard)
+			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+			if got := strings.Join(lines[:len(lines)-1], " "); got != tc.want {
+				return fmt.Errorf("%q completes to %q, want %q", tc.typed, got, tc.want)
+			}
+			return nil
+		})
 	}
 	// What goes wrong is nothing to complete with, and is not told.
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
@@ -569,20 +572,27 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	deployments := map[string]appsclient.DeploymentInterface{
 		"oak": kubernetes.NewForConfigOrDie(f.oak.Config()).AppsV1().Deployments("shop"), "elm": kubernetes.NewForConfigOrDie(f.elm.Config()).AppsV1().Deployments("shop"),
 	}
-	web := func(cluster string) *appsv1.Deployment {
+	web := func(cluster string) (d *appsv1.Deployment) {
 		t.Helper()
-		d, err := deployments[cluster].Get(t.Context(), "web", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.Eventually(t, "read web in "+cluster, testenv.Patience, func() (err error) {
+			d, err = deployments[cluster].Get(t.Context(), "web", metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
+			return err
+		})
 		return d
 	}
 	nothing := func() {
 		t.Helper()
 		for _, kind := range []string{"PropagationPolicy", "ClusterPropagationPolicy"} {
-			if all, err := f.hub.ListKind(t.Context(), "policy.orrery.dev/v1alpha1", kind, ""); err != nil || len(all) > 0 {
-				t.Errorf("the hub has %d %s, %v", len(all), kind, err)
-			}
+			testenv.Eventually(t, "list the policies", testenv.Patience, func() error {
+				all, err := f.hub.ListKind(t.Context(), "policy.orrery.dev/v1alpha1", kind, "")
+				if len(all) > 0 {
+					t.Errorf("the hub has %d %s", len(all), kind)
+				}
+				return err
+			})
 		}
 	}
 	before := web("oak")
@@ -641,10 +651,9 @@ func (f *fleetOfTwo) promote(t *testing.T) {
 	if out = mustRun(t, f, "promote", "deploy", "web", "-n", "shop", "-C", "oak"); !strings.HasSuffix(out, "deployment.apps/web is there\nDeployment web is placed in cluster oak\n") {
 		t.Errorf("again printed %q", out)
 	}
-	if out = mustRun(t, f, "why", "deploy/web", "-n", "shop"); !strings.HasPrefix(out, "Deployment shop/web: it is placed in 1 cluster by PropagationPolicy shop/deployment-web") ||
-		!strings.Contains(out, "\noak       yes ") {
-		t.Errorf("why printed %q", out)
-	}
+	runUntil(t, f.run, func(code int, out, _ string) bool {
+		return code == 0 && strings.HasPrefix(out, "Deployment shop/web: it is placed in 1 cluster by PropagationPolicy shop/deployment-web") && strings.Contains(out, "\noak       yes ")
+	}, "why", "deploy/web", "-n", "shop")
 	f.fails(1, `deployments.apps "nil" not found in namespace "shop" of the hub: name another with --namespace`, "why", "deploy/nil", "-n", "shop")
 	f.fails(2, "exactly one object", "why", "deploy", "-n", "shop")
 	f.fails(1, "the hub has another PropagationPolicy deployment-web: give this one a name with --policy-name", "promote", "deploy/web", "-n", "shop", "-C", "elm")
@@ -711,9 +720,9 @@ func (f *fleetOfTwo) rivals(t *testing.T, c client.Client, m *promotion) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				if err := c.Delete(context.WithoutCancel(t.Context()), tc.rival); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Eventually(t, "delete the rival", testenv.Patience, func() error {
+					return client.IgnoreNotFound(c.Delete(context.WithoutCancel(t.Context()), tc.rival))
+				})
 			})
 			if tc.want == "" {
 				mustRun(t, f, "promote", "deploy/web", "-n", "shop", "-C", "oak", tc.flag, "--dry-run")
@@ -747,10 +756,12 @@ func (f *fleetOfTwo) mistyped(t *testing.T) {
 	for path, c := range everyCommand {
 		for _, args := range c.typos {
 			args = append(strings.Fields(path), args...)
-			code, out, errOut := f.run(args...)
-			if code != 1 || strings.Count(errOut, want) != 1 || strings.Contains(errOut, `"http`) {
-				t.Errorf("%q: %d %s%s", args, code, out, errOut)
-			}
+			runUntil(t, f.run, func(code int, out, errOut string) bool {
+				if code == 0 {
+					t.Fatalf("%q succeeds: %s%s", args, out, errOut)
+				}
+				return code == 1 && strings.Count(errOut, want) == 1 && !strings.Contains(errOut, `"http`)
+			}, args...)
 		}
 	}
 	f.fails(1, "2 clusters are named, oak, okk: name one with --cluster (-C)", "exec", "web-1", "-n", "shop", "-C", "oak,okk", "--", "date")
@@ -800,53 +811,62 @@ func (f *fleetOfTwo) tenant(t *testing.T) {
 		"cordon oak":                           `you may not get clusters.cluster.orrery.dev "oak" on the hub` + as + "view",
 		"get pods -n shop":                     "you may not list pods in namespace shop on the hub",
 	} {
-		if code, out, errOut := run(strings.Fields(command)...); code != 1 || strings.Count(errOut, want) != 1 || saysNone.MatchString(out+errOut) || strings.Contains(errOut, `"http`) {
-			t.Errorf("%s: %d %s%swant %q", command, code, out, errOut, want)
-		}
+		// The hub may not know of the role yet.
+		runUntil(t, run, func(code int, out, errOut string) bool {
+			if code == 0 {
+				t.Fatalf("%s succeeds: %s%s", command, out, errOut)
+			}
+			return code == 1 && strings.Count(errOut, want) == 1 && !saysNone.MatchString(out+errOut) && !strings.Contains(errOut, `"http`)
+		}, strings.Fields(command)...)
 	}
 	// One warning names all types that are shown in part.
-	code, out, errOut := run("search", "e")
-	if code != 0 || strings.Count(errOut, "you may list them on the hub are shown: team-a") != 1 || strings.Count(errOut, "you may not list them") != 1 {
-		t.Errorf("search: %d %s%s", code, out, errOut)
-	}
+	runUntil(t, run, func(code int, _, errOut string) bool {
+		return code == 0 && strings.Count(errOut, "you may list them on the hub are shown: team-a") == 1 && strings.Count(errOut, "you may not list them") == 1
+	}, "search", "e")
 	// A caller who may not list clusters does not learn which there are, nor whether there is one.
 	// A diff fails before: the namespace is new.
 	for path, c := range everyCommand {
 		for _, args := range c.typos {
 			args = append(strings.Fields(path), args...)
-			code, out, errOut := run(args...)
-			if code != 1 || strings.Contains(out+errOut, "elm") || path != "diff" && !strings.Contains(errOut, "you may not") {
-				t.Errorf("%q: %d %s%s", args, code, out, errOut)
-			}
+			runUntil(t, run, func(code int, out, errOut string) bool {
+				if code == 0 || strings.Contains(out+errOut, "elm") {
+					t.Fatalf("%q: %d %s%s", args, code, out, errOut)
+				}
+				return code == 1 && (path == "diff" || strings.Contains(errOut, "you may not"))
+			}, args...)
 		}
 	}
 }
 
 // ctrlC ends a watch, as a shell does.
 func (f *fleetOfTwo) ctrlC(t *testing.T) {
-	cmd := exec.Command(ownBinary(t), "get", "pods", "-n", "shop", "-C", "oak", "-w", "--kubeconfig="+f.hub.Kubeconfig())
-	var errOut bytes.Buffer
-	cmd.Stderr = &errOut
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() {
-		t.Errorf("a watch shows nothing: %v", lines.Err())
-	}
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	for lines.Scan() { // what is shown before it ends
-	}
-	_ = cmd.Wait() // the code says it
-	if code := cmd.ProcessState.ExitCode(); code != 130 || errOut.Len() > 0 {
-		t.Errorf("Ctrl-C of a watch: code %d, %q", code, errOut.String())
-	}
+	testenv.Eventually(t, "a watch shows something, and Ctrl-C ends it", testenv.Patience, func() error {
+		cmd := exec.Command(ownBinary(t), "get", "pods", "-n", "shop", "-C", "oak", "-w", "--kubeconfig="+f.hub.Kubeconfig())
+		var errOut bytes.Buffer
+		cmd.Stderr = &errOut
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() { // the hub or oak does not answer for a moment
+			_ = cmd.Wait()
+			return fmt.Errorf("a watch shows nothing: %s", errOut.String())
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		for lines.Scan() { // what is shown before it ends
+		}
+		_ = cmd.Wait() // the code says it
+		if code := cmd.ProcessState.ExitCode(); code != 130 || errOut.Len() > 0 {
+			return fmt.Errorf("a watch after Ctrl-C: code %d, %q", code, errOut.String())
+		}
+		return nil
+	})
 }
 
 // away comes last: elm does not answer any more.
@@ -867,8 +887,7 @@ func (f *fleetOfTwo) away(t *testing.T) {
 		}
 		return nil
 	})
-	code, out, errOut := f.run("describe", "deploy/web", "-n", "shop")
-	if code != 1 || !strings.Contains(out, "==> cluster oak <==") || !strings.Contains(errOut, "error: cluster elm: ") {
-		t.Errorf("describe: %d %s%s", code, out, errOut)
-	}
+	runUntil(t, f.run, func(code int, out, errOut string) bool {
+		return code == 1 && strings.Contains(out, "==> cluster oak <==") && strings.Contains(errOut, "error: cluster elm: ")
+	}, "describe", "deploy/web", "-n", "shop")
 }

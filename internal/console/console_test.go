@@ -156,10 +156,21 @@ func (s *site) allow(subject rbacv1.Subject) (namespace string, take func()) {
 	if _, err := s.hub.RbacV1().RoleBindings(namespace).Create(s.t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		s.t.Fatal(err)
 	}
+	who := &user.DefaultInfo{Name: "somebody", Groups: []string{subject.Name}}
+	if subject.Kind == rbacv1.UserKind {
+		who = &user.DefaultInfo{Name: subject.Name}
+	}
+	testenv.Eventually(s.t, "the hub knows of the right", testenv.Patience, func() error {
+		return s.authorize(request.WithUser(s.t.Context(), who), authorizationv1.ResourceAttributes{Verb: "watch", Resource: "configmaps", Namespace: namespace})
+	})
 	return namespace, func() {
-		if err := s.hub.RbacV1().RoleBindings(namespace).Delete(s.t.Context(), "reader", metav1.DeleteOptions{}); err != nil {
-			s.t.Error(err)
-		}
+		testenv.Eventually(s.t, "take the right away", testenv.Patience, func() error {
+			err := s.hub.RbacV1().RoleBindings(namespace).Delete(s.t.Context(), "reader", metav1.DeleteOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
 	}
 }
 
@@ -229,10 +240,19 @@ func (b *browser) do(method, path, body string, headers ...string) (*http.Respon
 	return response, string(text)
 }
 
-// want calls do, and checks the status of the answer.
+// want calls do, and checks the status of the answer. It asks again if the hub does not answer for
+// a moment.
 func (b *browser) want(code int, method, path, body string, headers ...string) string {
 	b.s.t.Helper()
-	response, text := b.do(method, path, body, headers...)
+	var response *http.Response
+	var text string
+	testenv.Eventually(b.s.t, method+" "+path, testenv.Patience, func() error {
+		response, text = b.do(method, path, body, headers...)
+		if is := response.StatusCode; is != code && (is == http.StatusServiceUnavailable || is == http.StatusGatewayTimeout) {
+			return fmt.Errorf("%s: %s", response.Status, text)
+		}
+		return nil
+	})
 	if response.StatusCode != code {
 		b.s.t.Errorf("%s %s %s answers %s, want %d: %s", method, path, headers, response.Status, code, text)
 	}
@@ -254,7 +274,12 @@ func (s *site) link(who user.Info) string {
 func (s *site) login(who user.Info) *browser {
 	s.t.Helper()
 	b := s.browser()
-	b.want(http.StatusCreated, http.MethodPost, sessionPath, `{"link": "`+s.link(who)+`"}`)
+	testenv.Eventually(s.t, "log in", testenv.Patience, func() error {
+		if response, text := b.do(http.MethodPost, sessionPath, `{"link": "`+s.link(who)+`"}`); response.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%s: %s", response.Status, text)
+		}
+		return nil
+	})
 	return b
 }
 

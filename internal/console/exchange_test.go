@@ -137,7 +137,7 @@ func TestFixation(t *testing.T) {
 // TestExchangesAreBounded: an invalid exchange is refused without quoting it, and the rate of
 // tokens is limited.
 func TestExchangesAreBounded(t *testing.T) {
-	s := newSite(t, testenv.Config(0), func(c *Console) { c.bodyTime = 500 * time.Millisecond })
+	s := newSite(t, testenv.Config(0), nil)
 	b := s.browser()
 	for name, c := range map[string]struct {
 		body, media string
@@ -156,8 +156,9 @@ func TestExchangesAreBounded(t *testing.T) {
 	}
 	b.want(http.StatusMethodNotAllowed, http.MethodPut, sessionPath, "", "Cookie", cookieName+"="+s.login(alice).cookie())
 	// A body that never arrives does not block the hub.
-	slow := s.dial()
-	slow.send("POST " + sessionPath + " HTTP/1.1\r\nHost: x\r\nOrigin: " + s.url + "\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	impatient := newSite(t, testenv.Config(0), func(c *Console) { c.bodyTime = 500 * time.Millisecond })
+	slow := impatient.dial()
+	slow.send("POST " + sessionPath + " HTTP/1.1\r\nHost: x\r\nOrigin: " + impatient.url + "\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
 	if got := slow.answer(); got.StatusCode != http.StatusBadRequest {
 		t.Errorf("a body that never comes: %s", got.Status)
 	}

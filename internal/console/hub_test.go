@@ -304,22 +304,28 @@ func TestAnswersAreConfined(t *testing.T) {
 func TestBodiesAreBounded(t *testing.T) {
 	hub := record(t)
 	hub.answering(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	patient := newSite(t, hub.config, nil)
+	patient.login(alice).want(http.StatusRequestEntityTooLarge, http.MethodPost, hubPath+"/api", strings.Repeat("x", longestBody+1))
 	s := newSite(t, hub.config, func(c *Console) { c.bodyTime = 500 * time.Millisecond })
 	b := s.login(alice)
-	b.want(http.StatusRequestEntityTooLarge, http.MethodPost, hubPath+"/api", strings.Repeat("x", longestBody+1))
 	w := s.dial()
 	w.send("POST " + hubPath + "/api HTTP/1.1\r\nHost: x\r\nOrigin: " + s.url + "\r\nCookie: " + cookieName + "=" + b.cookie() + "\r\nContent-Length: 100\r\n\r\n{")
 	if r := w.answer(); r.StatusCode < 400 {
 		t.Errorf("a body that never comes: %s", r.Status)
 	}
-	sent := make(chan struct{})
-	hub.answering(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		<-sent // an answer may take longer than the body
-		w.WriteHeader(http.StatusAccepted)
+	testenv.Eventually(t, "an answer takes longer than the body may", testenv.Patience, func() error {
+		sent := make(chan struct{})
+		hub.answering(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-sent
+			w.WriteHeader(http.StatusAccepted)
+		})
+		time.AfterFunc(700*time.Millisecond, func() { close(sent) })
+		if r, text := b.do(http.MethodPost, hubPath+"/api", "{}"); r.StatusCode != http.StatusAccepted {
+			return fmt.Errorf("%s: %s", r.Status, text) // the body itself may have been late
+		}
+		return nil
 	})
-	time.AfterFunc(700*time.Millisecond, func() { close(sent) })
-	b.want(http.StatusAccepted, http.MethodPost, hubPath+"/api", "{}")
 }
 
 // TestRequestsOfASession: the open requests of one session are limited, and other sessions are not
@@ -349,12 +355,21 @@ type stream struct {
 	ended chan struct{}
 }
 
-// streams opens a watch, a watch by WebSocket, and a log that is not read.
-func (b *browser) streams(path string) []stream {
+// streams opens a watch, and a watch by WebSocket.
+func (b *browser) streams(path string) (open []stream) {
+	b.s.t.Helper()
+	testenv.Eventually(b.s.t, "open streams", testenv.Patience, func() (err error) {
+		open, err = b.tryStreams(path)
+		return err
+	})
+	return open
+}
+
+func (b *browser) tryStreams(path string) ([]stream, error) {
 	b.s.t.Helper()
 	response := b.start(http.MethodGet, path+"?watch=true", "")
 	if response.StatusCode != http.StatusOK {
-		b.s.t.Fatalf("a watch answers %s", response.Status)
+		return nil, fmt.Errorf("a watch answers %s", response.Status)
 	}
 	watch := stream{"a watch", make(chan struct{})}
 	go func() { _, _ = io.Copy(io.Discard, response.Body); close(watch.ended) }()
@@ -363,7 +378,7 @@ func (b *browser) streams(path string) []stream {
 		"Cookie": {cookieName + "=" + b.cookie()}, "Origin": {b.s.url},
 	})
 	if err != nil {
-		b.s.t.Fatalf("a watch by WebSocket: %v %v", err, answer)
+		return nil, fmt.Errorf("a watch by WebSocket: %w %v", err, answer)
 	}
 	b.s.t.Cleanup(func() { conn.Close() })
 	upgraded := stream{"a WebSocket", make(chan struct{})}
@@ -375,7 +390,7 @@ func (b *browser) streams(path string) []stream {
 			}
 		}
 	}()
-	return []stream{watch, upgraded}
+	return []stream{watch, upgraded}, nil
 }
 
 func (s *site) end(what string, of []stream) {
@@ -406,8 +421,14 @@ func TestStreamsEnd(t *testing.T) {
 		}
 	}
 	brief := newSite(t, testenv.Config(0), func(c *Console) { c.lifetime = time.Second })
-	short := brief.login(alice)
-	brief.end("the time of the session", short.streams(path))
+	var short *browser
+	var shown []stream
+	testenv.Eventually(t, "streams begin before the session ends", testenv.Patience, func() (err error) {
+		short = brief.login(alice)
+		shown, err = short.tryStreams(path)
+		return err
+	})
+	brief.end("the time of the session", shown)
 	short.want(http.StatusUnauthorized, http.MethodGet, path, "")
 	take()
 	s.end("the right to it", others)

@@ -60,6 +60,8 @@ type site struct {
 	refused error // what Offer says
 	changes client.Client
 	retries clock.WithTicker // nil: the real one
+	// bodyTime is how long a body may take to arrive.
+	bodyTime time.Duration
 }
 
 // offered is a call of Options.Offer.
@@ -93,7 +95,7 @@ func newSite(t testing.TB) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, hub: hub}
+	s := &site{t: t, hub: hub, bodyTime: testenv.Patience}
 	t.Cleanup(func() { // there is no garbage collector here
 		ctx := context.WithoutCancel(t.Context())
 		err := errors.Join(
@@ -140,7 +142,7 @@ func (s *site) start() {
 		t.Fatal(err)
 	}
 	e, err := Add(mgr, Options{
-		URL: public.URL(), Authorities: public.Authorities, Timing: tunneltest.Timing(), bodyTime: 200 * time.Millisecond, retries: s.retries,
+		URL: public.URL(), Authorities: public.Authorities, Timing: tunneltest.Timing(), bodyTime: s.bodyTime, retries: s.retries,
 		now: func() time.Time { return time.Now().Add(s.ahead()) },
 		Offer: func(_ context.Context, cluster string, uid types.UID, c tunnel.Credentials, redeemed bool) error {
 			s.mu.Lock()

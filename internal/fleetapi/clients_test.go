@@ -74,22 +74,22 @@ func busy(t *testing.T, config *rest.Config) (namespace string, c client.Client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	create := func(o client.Object) {
-		t.Helper()
-		testenv.Eventually(t, "create "+o.GetName(), testenv.Patience, func() error { return c.Create(t.Context(), o) })
-	}
 	at := kubelet(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n-" + namespace}}
-	create(node)
-	node.Status = corev1.NodeStatus{
+	create(t, c, node)
+	status := corev1.NodeStatus{
 		Addresses:        []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: at.IP.String()}},
 		DaemonEndpoints:  corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: int32(at.Port)}},
 		DeclaredFeatures: []string{"ExtendWebSocketsToKubelet"},
 	}
-	if err := c.Status().Update(t.Context(), node); err != nil {
-		t.Fatal(err)
-	}
-	create(&corev1.Pod{
+	testenv.Eventually(t, "the node's status", testenv.Patience, func() error {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
+			return err
+		}
+		node.Status = status
+		return c.Status().Update(t.Context(), node)
+	})
+	create(t, c, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
 		Spec:       corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "web", Image: "nginx"}}},
 	})
@@ -111,7 +111,7 @@ func busy(t *testing.T, config *rest.Config) (namespace string, c client.Client)
 		if !anything {
 			definition.Spec.Versions[0].Schema.OpenAPIV3Schema.XPreserveUnknownFields = nil
 		}
-		create(definition)
+		create(t, c, definition)
 	}
 	define("sky.example.org", "orbits", "Orbit", apiextensionsv1.NamespaceScoped, map[string]apiextensionsv1.JSONSchemaProps{
 		"spec": {Type: "object", Description: "What the orbit is to be.", Properties: map[string]apiextensionsv1.JSONSchemaProps{
@@ -129,7 +129,7 @@ func busy(t *testing.T, config *rest.Config) (namespace string, c client.Client)
 			"containers": []any{map[string]any{"name": "web", "usage": usage}},
 		},
 	} {
-		create(&unstructured.Unstructured{Object: o})
+		create(t, c, &unstructured.Unstructured{Object: o})
 	}
 	return namespace, c
 }
@@ -171,10 +171,7 @@ func TestClients(t *testing.T) {
 		"OlderVersion":       {"--context fleet get horizontalpodautoscalers.v1.autoscaling -A", true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := w.kubectl(t, c.args)
-			if (err == nil) != c.works || !strings.Contains(strings.Join(strings.Fields(out), " "), c.says) {
-				t.Errorf("kubectl %s: %v: %s; want %q", c.args, err, out, c.says)
-			}
+			w.says(t, c.args, c.works, c.says, func(string) {})
 		})
 	}
 	t.Run("Helm", func(t *testing.T) { w.helm(t, namespace) })
@@ -202,24 +199,27 @@ func (w *world) helm(t *testing.T, namespace string) {
 	}, map[string]any{"size": "big"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, context := range []string{"oak", "fleet"} {
-		releases, err := action.NewList(of(context)).Run()
-		if want := map[string]int{"oak": 1}[context]; err != nil || len(releases) != want {
-			t.Errorf("%s: list: %v %v", context, releases, err)
+	testenv.Eventually(t, "the release is read", testenv.Patience, func() error {
+		for _, context := range []string{"oak", "fleet"} {
+			releases, err := action.NewList(of(context)).Run()
+			if want := map[string]int{"oak": 1}[context]; err != nil || len(releases) != want {
+				return fmt.Errorf("%s: list: %v %w", context, releases, err)
+			}
 		}
-	}
-	release, err := action.NewStatus(of("oak")).Run("web")
-	if err != nil || release.Info.Status != "deployed" {
-		t.Errorf("status: %v %v", release, err)
-	}
-	values, err := action.NewGetValues(of("oak")).Run("web")
-	if err != nil || values["size"] != "big" {
-		t.Errorf("values: %v %v", values, err)
-	}
-	history, err := action.NewHistory(of("oak")).Run("web")
-	if err != nil || len(history) != 1 {
-		t.Errorf("history: %v %v", history, err)
-	}
+		release, err := action.NewStatus(of("oak")).Run("web")
+		if err != nil || release.Info.Status != "deployed" {
+			return fmt.Errorf("status: %v %w", release, err)
+		}
+		values, err := action.NewGetValues(of("oak")).Run("web")
+		if err != nil || values["size"] != "big" {
+			return fmt.Errorf("values: %v %w", values, err)
+		}
+		history, err := action.NewHistory(of("oak")).Run("web")
+		if err != nil || len(history) != 1 {
+			return fmt.Errorf("history: %v %w", history, err)
+		}
+		return nil
+	})
 }
 
 // webSocket watches the fleet as Headlamp does, through the hub's API server.
@@ -235,18 +235,21 @@ func (w *world) webSocket(t *testing.T, namespace string) {
 		t.Fatal(err)
 	}
 	config.TlsConfig, config.Protocol = credentials, []string{"base64.binary.k8s.io"}
-	conn, err := config.DialContext(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	var event struct {
-		Type   string
-		Object corev1.Pod
-	}
-	if err := websocket.JSON.Receive(conn, &event); err != nil || event.Type != "ADDED" || event.Object.Name != "web" {
-		t.Errorf("%v %+v", err, event)
-	}
+	testenv.Eventually(t, "a watch by WebSocket begins", testenv.Patience, func() error {
+		conn, err := config.DialContext(t.Context())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		var event struct {
+			Type   string
+			Object corev1.Pod
+		}
+		if err := websocket.JSON.Receive(conn, &event); err != nil || event.Type != "ADDED" || event.Object.Name != "web" {
+			return fmt.Errorf("%w %+v", err, event)
+		}
+		return nil
+	})
 	nobody, err := websocket.NewConfig(config.Location.String(), host)
 	if err != nil {
 		t.Fatal(err)
@@ -284,15 +287,18 @@ func (w *world) selfReviews(t *testing.T) {
 					return err
 				})
 			}
-			rules, err := c.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
-				Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if text, err := json.Marshal(rules.Status.ResourceRules); err != nil || !strings.Contains(string(text), `"pods"`) {
-				t.Errorf("%v %s", err, text)
-			}
+			testenv.Eventually(t, "robin's rules", testenv.Patience, func() error {
+				rules, err := c.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+					Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
+				}, metav1.CreateOptions{})
+				if err != nil {
+					return err
+				}
+				if text, err := json.Marshal(rules.Status.ResourceRules); err != nil || !strings.Contains(string(text), `"pods"`) {
+					return fmt.Errorf("%w %s", err, text)
+				}
+				return nil
+			})
 		}
 	}
 }

@@ -212,14 +212,8 @@ func TestEverybodySeesWhatTheyMay(t *testing.T) {
 		made = append(made, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects()})
 	}
 	for _, o := range made {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := client.IgnoreNotFound(c.Delete(context.Background(), o)); err != nil {
-				t.Error(err)
-			}
-		})
+		create(t, c, o)
+		t.Cleanup(func() { remove(context.Background(), t, c, o) })
 	}
 	for round := range 4 {
 		byDefault := access.All

@@ -115,8 +115,24 @@ func newExplainer(t *testing.T, mgr manager.Manager, o explanation.Options, hubI
 	return explanation.New(o), lost
 }
 
-// ask asks the hub's API server as a user, "" for the administrator.
+// ask asks the hub's API server as a user, "" for the administrator. It asks again while the answer
+// is that there is none for the moment: nothing that is asked changes anything.
 func (w *world) ask(t *testing.T, user, method, path, body string) (code int, answer string) {
+	t.Helper()
+	testenv.Eventually(t, "an answer", testenv.Patience, func() error {
+		var resp *http.Response
+		resp, answer = w.request(t, user, method, path, body)
+		if code = resp.StatusCode; code >= http.StatusInternalServerError || code == http.StatusTooManyRequests {
+			return fmt.Errorf("%s %s: %s %s", method, path, resp.Status, answer)
+		}
+		return nil
+	})
+	return code, answer
+}
+
+// request sends a request to the hub's API server as a user, again while the connection fails. The
+// body of the response is read and returned.
+func (w *world) request(t *testing.T, user, method, path, body string) (resp *http.Response, answer string) {
 	t.Helper()
 	config := rest.CopyConfig(w.hub.Config())
 	config.Impersonate.UserName = user
@@ -124,20 +140,23 @@ func (w *world) ask(t *testing.T, user, method, path, body string) (code int, an
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), method, config.Host+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := c.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(text)
+	testenv.Eventually(t, "a response", testenv.Patience, func() error {
+		r, err := http.NewRequestWithContext(t.Context(), method, config.Host+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		if resp, err = c.Do(r); err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		answer = string(text)
+		return err
+	})
+	return resp, answer
 }
 
 // read asks for something that is to be answered.
@@ -255,26 +274,38 @@ func TestExplanations(t *testing.T) {
 	})
 
 	t.Run("Placed", func(t *testing.T) {
-		p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
-		ash := slices.IndexFunc(p.Clusters, func(c fleetv1alpha1.ExplainedCluster) bool { return c.Name == "ash" && !c.Placed })
-		if p.Policy == nil || p.Policy.Name != "web" || p.Generation != 1 || ash < 0 || p.Hidden != 0 || len(p.Waits) != 0 {
-			t.Fatal(text)
-		}
-		var reasons []string
-		for _, v := range p.Clusters[ash].Verdicts {
-			reasons = append(reasons, v.Reason)
-		}
-		if diff := cmp.Diff([]string{"Fenced", "Unreachable"}, reasons); diff != "" {
-			t.Errorf("verdicts of ash (-want +got)\n%s", diff)
-		}
+		// Nothing waits once oak answers.
+		testenv.Eventually(t, "all is said of it", testenv.Patience, func() error {
+			p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
+			ash := slices.IndexFunc(p.Clusters, func(c fleetv1alpha1.ExplainedCluster) bool { return c.Name == "ash" && !c.Placed })
+			if p.Policy == nil || p.Policy.Name != "web" || p.Generation != 1 || ash < 0 || p.Hidden != 0 || len(p.Waits) != 0 {
+				return errors.New(text)
+			}
+			var reasons []string
+			for _, v := range p.Clusters[ash].Verdicts {
+				reasons = append(reasons, v.Reason)
+			}
+			if diff := cmp.Diff([]string{"Fenced", "Unreachable"}, reasons); diff != "" {
+				return fmt.Errorf("verdicts of ash (-want +got)\n%s", diff)
+			}
+			return nil
+		})
 	})
 
 	t.Run("InOneNamespace", func(t *testing.T) {
-		p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "alice", placementOf(of))
-		// Her policy names ash, which is for her as if it had never joined.
-		if rest := strings.Replace(text, "ash: UnknownCluster", "", 1); rest == text || strings.Contains(rest, "ash") || p.Hidden != 0 || p.State != fleetv1alpha1.PlacementPlaced || len(p.Clusters) != 1 || len(p.Clusters[0].Verdicts) != 0 {
-			t.Errorf("alice: %s", text)
-		}
+		testenv.Eventually(t, "alice sees oak", testenv.Patience, func() error {
+			p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "alice", placementOf(of))
+			// Her policy names ash, which is for her as if it had never joined.
+			rest := strings.Replace(text, "ash: UnknownCluster", "", 1)
+			if strings.Contains(rest, "ash") || p.Hidden != 0 {
+				t.Fatalf("alice: %s", text)
+			}
+			// Oak may not answer for a moment.
+			if rest == text || p.State != fleetv1alpha1.PlacementPlaced || len(p.Clusters) != 1 || len(p.Clusters[0].Verdicts) != 0 {
+				return errors.New(text)
+			}
+			return nil
+		})
 		// What is there is refused as what is not: nothing is learned of another's namespace.
 		for _, path := range []string{placementOf("Deployment.apps/" + shop + "/%s"), worksOf("Deployment.apps/" + shop + "/%s"), placementOf("Secret/" + shop + "/%s")} {
 			code, there := w.ask(t, "bob", http.MethodGet, strings.ReplaceAll(path, "%25s", "web"), "")
@@ -305,11 +336,14 @@ func TestExplanations(t *testing.T) {
 	t.Run("RecordsAreLost", func(t *testing.T) {
 		for name, gone := range map[string]*atomic.Bool{"Lost": &w.records.lost, "Unreadable": &w.records.unreadable} {
 			gone.Store(true)
-			p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
+			testenv.Eventually(t, name, testenv.Patience, func() error {
+				p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "", placementOf(of))
+				if p.State != fleetv1alpha1.PlacementPlaced || p.Decision != nil || len(p.Clusters) != 1 || !p.Clusters[0].Placed || !strings.Contains(p.Message, "why is not known") {
+					return errors.New(text)
+				}
+				return nil
+			})
 			gone.Store(false)
-			if p.State != fleetv1alpha1.PlacementPlaced || p.Decision != nil || len(p.Clusters) != 1 || !p.Clusters[0].Placed || !strings.Contains(p.Message, "why is not known") {
-				t.Errorf("%s: %s", name, text)
-			}
 		}
 	})
 
@@ -366,7 +400,8 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		return found
 	}
 	one := row("alice", func(o fleetv1alpha1.Work) bool {
-		return o.State == fleetv1alpha1.WorkPresent && o.DriftUnknown == "" && len(o.Drift) == 0 && o.Result != nil && o.Result.Applied
+		return o.State == fleetv1alpha1.WorkPresent && o.DriftUnknown == "" && len(o.Drift) == 0 && o.Result != nil && o.Result.Applied &&
+			o.Wanted != nil && o.Asked != nil && o.Ready != nil && o.Health == "Unhealthy" // oak may not answer for a moment
 	})
 	if one.Cluster != "oak" || !one.Placed || *one.Wanted != 3 || *one.Asked != 3 || *one.Ready != 0 || one.Health != "Unhealthy" ||
 		cmp.Diff([]fleetv1alpha1.WorkImage{{Container: "web", Wanted: "example.org/web:1", Live: "example.org/web:1"}}, one.Images) != "" {
@@ -391,9 +426,9 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 	})
 	patch := []byte(`{"metadata": {"annotations": {"theirs": "1"}}, "spec": {"template": {"spec": {"containers": [{"name": "web", "image": "example.org/web:2"}]}}}}`)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "web"}}
-	if err := inMember.Patch(t.Context(), d, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "somebody changes fields", testenv.Patience, func() error {
+		return inMember.Patch(t.Context(), d, client.RawPatch(types.StrategicMergePatchType, patch))
+	})
 	one = row("", func(o fleetv1alpha1.Work) bool { return len(o.Drift) > 0 })
 	if diff := cmp.Diff([]fleetv1alpha1.FieldDifference{
 		{Path: "spec.template.spec.containers[0].image", Before: json.RawMessage(`"example.org/web:1"`), After: json.RawMessage(`"example.org/web:2"`)},
@@ -410,10 +445,13 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		return nil
 	})
 
-	whole, text := read[fleetv1alpha1.WorkList](t, w, "alice", worksOf(of)+"&cluster=oak")
-	if len(whole.Items) != 1 || !strings.Contains(string(whole.Items[0].Rendered), "web:1") || !strings.Contains(string(whole.Items[0].Live), "web:2") {
-		t.Errorf("manifests: %s", text)
-	}
+	testenv.Eventually(t, "the manifests are there", testenv.Patience, func() error {
+		whole, text := read[fleetv1alpha1.WorkList](t, w, "alice", worksOf(of)+"&cluster=oak")
+		if len(whole.Items) != 1 || !strings.Contains(string(whole.Items[0].Rendered), "web:1") || !strings.Contains(string(whole.Items[0].Live), "web:2") {
+			return errors.New(text)
+		}
+		return nil
+	})
 	// Of a cluster that one may not see, and of none, the same is said.
 	hidden, closed := w.ask(t, "alice", http.MethodGet, worksOf(of)+"&cluster=ash", "")
 	none, unknown := w.ask(t, "alice", http.MethodGet, worksOf(of)+"&cluster=elm", "")
@@ -426,7 +464,7 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		if strings.Contains(text, "hunter2") || strings.Contains(text, "aHVudGVyMmh1bnRlcjI") {
 			t.Fatalf("the data of a Secret is told: %s", text)
 		}
-		if list.Items[0].State != fleetv1alpha1.WorkPresent || list.Items[0].Live == nil || list.Items[0].DriftUnknown != "of all but its metadata: that is not mirrored" || len(list.Items[0].Drift) > 0 {
+		if len(list.Items) != 1 || list.Items[0].State != fleetv1alpha1.WorkPresent || list.Items[0].Live == nil || list.Items[0].DriftUnknown != "of all but its metadata: that is not mirrored" || len(list.Items[0].Drift) > 0 {
 			return errors.New(text)
 		}
 		return nil
@@ -441,9 +479,7 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 		t.Errorf("%+v", one)
 	}
 
-	if err := inMember.Delete(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	remove(t.Context(), t, inMember, d)
 	row("", func(o fleetv1alpha1.Work) bool {
 		return o.State == fleetv1alpha1.WorkAbsent && o.Health == "" && o.Message != ""
 	})
@@ -492,16 +528,26 @@ func (w *world) placementReviews(t *testing.T, shop, store, of string) {
 		"OfAnother":     {body: `{"spec": {"namespace": "` + store + `", "placement": {}, "of": "` + of + `"}}`, code: http.StatusBadRequest, says: "places nothing of namespace " + shop},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, review, text := post(c.user, c.body)
-			if code != c.code || !strings.Contains(text, c.says) {
-				t.Fatalf("%d %s", code, text)
-			}
-			if code != http.StatusCreated {
-				return
-			}
-			if diff := cmp.Diff(c.placed, placed(review)); diff != "" || review.Status.Hidden != 0 || c.user != "" && strings.Contains(text, "ash") {
-				t.Errorf("%s\n%s", text, diff)
-			}
+			testenv.Eventually(t, "the review", testenv.Patience, func() error {
+				code, review, text := post(c.user, c.body)
+				if code != c.code {
+					t.Fatalf("%d %s", code, text)
+				}
+				if !strings.Contains(text, c.says) {
+					return errors.New(text)
+				}
+				if code != http.StatusCreated {
+					return nil
+				}
+				if review.Status.Hidden != 0 || c.user != "" && strings.Contains(text, "ash") {
+					t.Fatal(text)
+				}
+				// Oak may not answer for a moment.
+				if diff := cmp.Diff(c.placed, placed(review)); diff != "" {
+					return fmt.Errorf("%s\n%s", text, diff)
+				}
+				return nil
+			})
 		})
 	}
 	var policies policyv1alpha1.ClusterPropagationPolicyList
@@ -579,36 +625,43 @@ func (w *world) placementMoves(t *testing.T, shop, store string, policy *policyv
 		"NoName":  {body: `{"spec": {"moves": {"policy": {}}}}`, code: http.StatusBadRequest, says: "spec.moves.policy.name"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, text := w.ask(t, c.user, http.MethodPost, fleetv1alpha1.PlacementReviewsPath, c.body)
-			if code != c.code || !strings.Contains(text, c.says) {
-				t.Fatalf("%d %s", code, text)
-			}
-			if code != http.StatusCreated {
-				return
-			}
-			var review fleetv1alpha1.PlacementReview
-			if err := json.Unmarshal([]byte(text), &review); err != nil {
-				t.Fatal(err)
-			}
-			m := review.Status.Moves
-			if m == nil {
-				t.Fatal(text)
-			}
-			var items []string
-			for _, i := range m.Items {
-				for _, c := range i.Clusters {
-					if c.From != nil && c.To == nil {
-						items = append(items, fmt.Sprintf("%s %s %s stays=%t", i.Of.Kind, i.Of.Name, c.Name, c.Stays))
+			testenv.Eventually(t, "the review", testenv.Patience, func() error {
+				code, text := w.ask(t, c.user, http.MethodPost, fleetv1alpha1.PlacementReviewsPath, c.body)
+				if code != c.code {
+					t.Fatalf("%d %s", code, text)
+				}
+				if !strings.Contains(text, c.says) {
+					return errors.New(text)
+				}
+				if code != http.StatusCreated {
+					return nil
+				}
+				var review fleetv1alpha1.PlacementReview
+				if err := json.Unmarshal([]byte(text), &review); err != nil {
+					t.Fatal(err)
+				}
+				m := review.Status.Moves
+				if m == nil {
+					t.Fatal(text)
+				}
+				if status, err := json.Marshal(review.Status); err != nil || c.user != "" && c.user != "erin" && strings.Contains(string(status), "ash") {
+					t.Fatalf("ash is named: %s, %v", text, err)
+				}
+				var items []string
+				for _, i := range m.Items {
+					for _, c := range i.Clusters {
+						if c.From != nil && c.To == nil {
+							items = append(items, fmt.Sprintf("%s %s %s stays=%t", i.Of.Kind, i.Of.Name, c.Name, c.Stays))
+						}
 					}
 				}
-			}
-			slices.Sort(items)
-			if diff := cmp.Diff(c.items, items); diff != "" || m.Hidden != c.hidden || m.Moving != len(m.Items)+m.Hidden || !m.Exact {
-				t.Errorf("%s\n%s", text, diff)
-			}
-			if status, err := json.Marshal(review.Status); err != nil || c.user != "" && c.user != "erin" && strings.Contains(string(status), "ash") {
-				t.Errorf("ash is named: %s, %v", text, err)
-			}
+				slices.Sort(items)
+				// Oak may not answer for a moment.
+				if diff := cmp.Diff(c.items, items); diff != "" || m.Hidden != c.hidden || m.Moving != len(m.Items)+m.Hidden || !m.Exact {
+					return fmt.Errorf("%s\n%s", text, diff)
+				}
+				return nil
+			})
 		})
 	}
 	var policies policyv1alpha1.ClusterPropagationPolicyList

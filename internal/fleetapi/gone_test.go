@@ -39,9 +39,7 @@ func (w *world) gone(t *testing.T, inMember client.Client, shop string) {
 		})
 	}
 	hold("example.com/hold")
-	if err := w.client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}}); err != nil {
-		t.Fatal(err)
-	}
+	remove(t.Context(), t, w.client, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: name}})
 	testenv.Eventually(t, "the copy is waited for", testenv.Patience, func() error {
 		p, text := read[fleetv1alpha1.PlacementExplanation](t, w, "alice", of)
 		if p.State != fleetv1alpha1.PlacementWaiting || p.Message != "it is gone from the hub, and its copies are being removed" || p.Policy != nil ||

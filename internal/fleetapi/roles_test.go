@@ -100,14 +100,8 @@ func TestRolesAreReadAsTheHubReadsThem(t *testing.T) {
 		made = append(made, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: []rbacv1.Subject{subject(meta.Namespace), subject(meta.Namespace)}})
 	}
 	for _, o := range made {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := client.IgnoreNotFound(c.Delete(context.Background(), o)); err != nil {
-				t.Error(err)
-			}
-		})
+		create(t, c, o)
+		t.Cleanup(func() { remove(context.Background(), t, c, o) })
 	}
 
 	compare := func(what string) {
@@ -153,24 +147,20 @@ func TestRolesAreReadAsTheHubReadsThem(t *testing.T) {
 	compare("the roles are read as they were made")
 
 	for _, o := range made {
-		var err error
 		switch o := o.(type) {
 		case *rbacv1.ClusterRole:
 			o.Rules = rules()
-			err = c.Update(t.Context(), o)
+			update(t, c, o)
 		case *rbacv1.RoleBinding:
 			if o.Subjects = append(o.Subjects[:1], subject(o.Namespace)); random.IntN(3) == 0 {
-				err = c.Delete(t.Context(), o)
+				remove(t.Context(), t, c, o)
 			} else {
-				err = c.Update(t.Context(), o)
+				update(t, c, o)
 			}
 		case *rbacv1.Role:
 			if random.IntN(3) == 0 {
-				err = c.Delete(t.Context(), o)
+				remove(t.Context(), t, c, o)
 			}
-		}
-		if err != nil {
-			t.Fatal(err)
 		}
 	}
 	compare("the roles are read as they were changed")

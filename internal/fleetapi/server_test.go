@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -66,6 +67,8 @@ func newWorld(t *testing.T) *world {
 	mgr, err := ctrl.NewManager(h.Config(), ctrl.Options{
 		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)}, // several worlds are in one process
+
+		GracefulShutdownTimeout: new(testenv.Patience),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -142,13 +145,74 @@ func (w *world) eventually(t *testing.T, args, want string) {
 	})
 }
 
+// says runs a command that works, or does not, and says a text; white space does not count. It
+// runs it again while the hub or a cluster does not answer for a moment, or the hub does not know
+// of a role yet. What does not work must never do.
+func (w *world) says(t *testing.T, args string, works bool, want string, check func(out string)) {
+	t.Helper()
+	testenv.Eventually(t, "kubectl "+args, testenv.Patience, func() error {
+		out, err := w.kubectl(t, args)
+		check(out)
+		if err == nil && !works {
+			t.Fatalf("kubectl %s works: %s", args, out)
+		}
+		if (err == nil) != works || !strings.Contains(out, want) && !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			return fmt.Errorf("%w: %s; want %q", err, out, want)
+		}
+		return nil
+	})
+}
+
 func (w *world) create(t *testing.T, objects ...client.Object) {
 	t.Helper()
+	create(t, w.client, objects...)
+}
+
+// create creates objects. It tries again when the API server does not answer for a moment.
+func create(t *testing.T, c client.Client, objects ...client.Object) {
+	t.Helper()
 	for _, o := range objects {
-		if err := w.client.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		tried := false
+		testenv.Eventually(t, "create "+o.GetName(), testenv.Patience, func() error {
+			err := c.Create(t.Context(), o)
+			switch {
+			case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+				t.Fatal(err)
+			case apierrors.IsAlreadyExists(err) && tried: // by the attempt before
+				return c.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+			}
+			tried = true
+			return err
+		})
 	}
+}
+
+// update updates an object, also if it was written meanwhile.
+func update(t *testing.T, c client.Client, o client.Object) {
+	t.Helper()
+	testenv.Eventually(t, "update "+o.GetName(), testenv.Patience, func() error {
+		err := c.Update(t.Context(), o)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		found, ok := o.DeepCopyObject().(client.Object)
+		if !ok {
+			t.Fatalf("%T is no object", o)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), found); err != nil {
+			return err
+		}
+		o.SetResourceVersion(found.GetResourceVersion())
+		return err
+	})
+}
+
+// remove deletes an object; absent is fine.
+func remove(ctx context.Context, t *testing.T, c client.Client, o client.Object) {
+	t.Helper()
+	testenv.Eventually(t, "delete "+o.GetName(), testenv.Patience, func() error {
+		return client.IgnoreNotFound(c.Delete(ctx, o))
+	})
 }
 
 // grant gives users rules, everywhere or in a namespace.
@@ -177,16 +241,14 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(
-		inMember.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "settings"}}),
-		inMember.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "token"}, StringData: map[string]string{"a": "hidden"}}),
-		inMember.Create(t.Context(), &corev1.Pod{
+	create(t, inMember,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "settings"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "token"}, StringData: map[string]string{"a": "hidden"}},
+		&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "web"},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx"}}},
-		}),
-	); err != nil {
-		t.Fatal(err)
-	}
+		},
+	)
 	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
 	w.grant(t, "search", "", rbacv1.PolicyRule{
 		APIGroups: []string{"fleet.orrery.dev"}, Resources: []string{"resources/proxy"}, Verbs: []string{"get", "create"},
@@ -268,13 +330,11 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"TheFleetSaysItsVersion": {"--context fleet version", true, "Server Version: v1."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := w.kubectl(t, c.args)
-			if (err == nil) != c.works || !strings.Contains(out, c.says) {
-				t.Errorf("kubectl %s: %v: %s; want %q", c.args, err, out, c.says)
-			}
-			if strings.Contains(out, "hidden") || strings.Contains(out, "aGlkZGVu") {
-				t.Errorf("a secret is shown: %s", out)
-			}
+			w.says(t, c.args, c.works, c.says, func(out string) {
+				if strings.Contains(out, "hidden") || strings.Contains(out, "aGlkZGVu") {
+					t.Errorf("a secret is shown: %s", out)
+				}
+			})
 		})
 	}
 	t.Run("Direct", w.direct)
@@ -327,23 +387,29 @@ func (w *world) direct(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header = c.header
-			resp, err := c.client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if resp.StatusCode != c.code || !strings.Contains(string(body), c.says) {
-				t.Errorf("%s: %s; want %d %q", resp.Status, body, c.code, c.says)
-			}
+			testenv.Eventually(t, "an answer", testenv.Patience, func() error {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header = c.header
+				resp, err := c.client.Do(req)
+				if err != nil {
+					return err
+				}
+				defer resp.Body.Close()
+				body, err := io.ReadAll(resp.Body)
+				if err != nil {
+					return err
+				}
+				if resp.StatusCode >= http.StatusInternalServerError { // the hub or oak does not answer for a moment
+					return fmt.Errorf("%s: %s", resp.Status, body)
+				}
+				if resp.StatusCode != c.code || !strings.Contains(string(body), c.says) {
+					t.Errorf("%s: %s; want %d %q", resp.Status, body, c.code, c.says)
+				}
+				return nil
+			})
 		})
 	}
 }

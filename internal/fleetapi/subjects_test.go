@@ -86,37 +86,30 @@ func TestVerdictsSurviveChangesOfOthers(t *testing.T) {
 	bobsEverywhere := &rbacv1.ClusterRoleBinding{ObjectMeta: named("", "bob"), RoleRef: ref("ClusterRole", "others"), Subjects: someone(rbacv1.UserKind, "bob")}
 	sameNameElsewhere := &rbacv1.Role{ObjectMeta: named(other, "see"), Rules: see}
 
-	change := func(do func(context.Context, client.Object) error, o client.Object) {
-		t.Helper()
-		if err := do(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
 	create := func(o client.Object) {
 		t.Helper()
-		change(func(ctx context.Context, o client.Object) error { return c.Create(ctx, o) }, o)
-		t.Cleanup(func() {
-			if err := client.IgnoreNotFound(c.Delete(context.Background(), o)); err != nil {
-				t.Error(err)
-			}
-		})
+		create(t, c, o)
+		t.Cleanup(func() { remove(context.Background(), t, c, o) })
 	}
 	remove := func(o client.Object) {
 		t.Helper()
-		change(func(ctx context.Context, o client.Object) error { return c.Delete(ctx, o) }, o)
+		remove(t.Context(), t, c, o)
 	}
 	update := func(o client.Object) {
 		t.Helper()
-		change(func(ctx context.Context, o client.Object) error { return c.Update(ctx, o) }, o)
+		update(t, c, o)
 	}
-	may := func() bool {
+	may := func() (allowed bool) {
 		t.Helper()
 		ctx := request.WithUser(t.Context(), &user.DefaultInfo{Name: "alice", Groups: []string{"alices"}})
-		err := a.resource(ctx, authorizationv1.ResourceAttributes{Verb: "list", Resource: "pods", Namespace: namespace})
-		if err != nil && !apierrors.IsForbidden(err) {
-			t.Fatal(err)
-		}
-		return err == nil
+		testenv.Eventually(t, "alice's rights are known", testenv.Patience, func() error {
+			err := a.resource(ctx, authorizationv1.ResourceAttributes{Verb: "list", Resource: "pods", Namespace: namespace})
+			if allowed = err == nil; apierrors.IsForbidden(err) {
+				return nil
+			}
+			return err
+		})
+		return allowed
 	}
 	// of is the number of the last change that is of a user.
 	of := func(user string) uint64 { return a.changes.of(user, []string{user + "s"}).number }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"orrery.dev/orrery/internal/process"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 func TestEncrypt(t *testing.T) {
@@ -294,7 +295,7 @@ func unencrypted(t *testing.T, dir string, do func(kubernetes.Interface)) {
 	}()
 	select {
 	case <-s.Ready():
-	case <-time.After(2 * time.Minute):
+	case <-time.After(testenv.Patience):
 		t.Fatal("the older hub is not ready")
 	}
 	h := &Hub{options: o, dir: dataDir(dir)}

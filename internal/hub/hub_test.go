@@ -435,10 +435,10 @@ func checkRenewal(t *testing.T, h *Hub, c *clock) {
 		}
 		return nil
 	})
-	// A new client presents a new certificate.
-	if _, err := client(t, h.Config()).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Error(err)
-	}
+	eventually(t, "a new client presents a new certificate", func() error {
+		_, err := client(t, h.Config()).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+		return err
+	})
 }
 
 // checkKill kills a process and waits until a new one has done the old one's job.

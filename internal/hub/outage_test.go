@@ -20,6 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -110,7 +111,7 @@ func TestWorkGoesOnAfterOutages(t *testing.T) {
 			}
 			err := create()
 			// One that began on a connection of before, whose end was not seen yet, fails: whether it was done is not known.
-			if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			if errors.Is(err, syscall.EPIPE) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) {
 				err = create()
 			}
 			written <- err
@@ -120,12 +121,12 @@ func TestWorkGoesOnAfterOutages(t *testing.T) {
 		if err := <-written; err != nil {
 			t.Fatalf("after kill %d: %v", i+1, err)
 		}
-		deadline := time.After(time.Minute)
+		deadline := time.After(testenv.Patience)
 		for got := ""; got != name; {
 			select {
 			case got = <-seen:
 			case <-deadline:
-				t.Fatalf("after kill %d nothing was seen for a minute", i+1)
+				t.Fatalf("after kill %d nothing was seen for %s", i+1, testenv.Patience)
 			}
 		}
 		if n := begun.Load(); n != 1 {

@@ -21,7 +21,7 @@ import (
 )
 
 // bootTime is how long a host may take until it answers ssh.
-const bootTime = 30 * time.Second
+const bootTime = 3 * time.Minute
 
 // hostScript runs as PID 1 of a host until it becomes the init system.
 //
@@ -275,7 +275,7 @@ func (h *Host) console() string {
 	return strings.TrimSpace(string(content[max(0, len(content)-1000):]))
 }
 
-// until calls f until it succeeds or ctx ends, for at most half a minute, and returns the last
+// until calls f until it succeeds or ctx ends, for at most bootTime, and returns the last
 // error of f.
 func until(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTime)

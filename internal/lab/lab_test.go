@@ -67,7 +67,7 @@ func ssh(t *testing.T, h *Host, user, password, script string) (string, error) {
 	}
 	args := []string{
 		"-F", "none", "-o", "UserKnownHostsFile=" + filepath.Join(dir, "known_hosts"), "-o", "StrictHostKeyChecking=yes",
-		"-o", "NumberOfPasswordPrompts=1", "-o", "ConnectTimeout=5", "-p", fmt.Sprint(access.Port),
+		"-o", "NumberOfPasswordPrompts=1", "-o", "ConnectTimeout=60", "-p", fmt.Sprint(access.Port),
 	}
 	if password == "" {
 		args = append(args, "-i", access.KeyFile, "-o", "IdentitiesOnly=yes", "-o", "PasswordAuthentication=no")
@@ -187,8 +187,13 @@ func reachable(ctx context.Context, from, to *Host) bool {
 
 func TestCutAndMend(t *testing.T) {
 	one, two := lab.Host("host-1"), lab.Host("host-2")
-	if !reachable(t.Context(), one, two) {
-		t.Fatal("hosts do not reach each other")
+	if err := until(t.Context(), func() error {
+		if !reachable(t.Context(), one, two) {
+			return errors.New("hosts do not reach each other")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if err := two.Cut(t.Context()); err != nil {
 		t.Fatal(err)

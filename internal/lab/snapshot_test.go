@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -34,18 +35,25 @@ func TestSnapshot(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			inHost(t, h, c.do)
-			during, err := h.Snapshot(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			diff := Diff(before, during)
-			if len(c.want) == 0 && diff != "" {
-				t.Errorf("difference:\n%s", diff)
-			}
-			for _, line := range c.want {
-				if !strings.Contains("\n"+diff, "\n"+line) {
-					t.Errorf("no line %q in:\n%s", line, diff)
+			// A process that was started has its name a moment later.
+			err := until(t.Context(), func() error {
+				during, err := h.Snapshot(t.Context())
+				if err != nil {
+					return err
 				}
+				diff := Diff(before, during)
+				if len(c.want) == 0 && diff != "" {
+					return differsError(diff)
+				}
+				for _, line := range c.want {
+					if !strings.Contains("\n"+diff, "\n"+line) {
+						return fmt.Errorf("no line %q in:\n%s", line, diff)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
 			}
 			inHost(t, h, c.undo)
 			err = until(t.Context(), func() error {

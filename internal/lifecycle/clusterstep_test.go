@@ -48,7 +48,7 @@ func stepRun(t *testing.T, nodes ...*corev1.Node) (*run, kubernetes.Interface) {
 	}
 	op := &lifecyclev1alpha1.Operation{Spec: lifecyclev1alpha1.OperationSpec{
 		Cluster: "oak", Action: lifecyclev1alpha1.ActionApply,
-		Apply: &lifecyclev1alpha1.ApplyAction{Rollout: lifecyclev1alpha1.Rollout{DrainTimeout: &metav1.Duration{Duration: 2 * time.Second}}},
+		Apply: &lifecyclev1alpha1.ApplyAction{Rollout: lifecyclev1alpha1.Rollout{DrainTimeout: &metav1.Duration{Duration: 5 * time.Second}}},
 	}}
 	if err := e.Env.Create(t.Context(), op); err != nil {
 		t.Fatal(err)
@@ -212,6 +212,7 @@ func TestCordonStep(t *testing.T) {
 // TestDrainStep: pods are evicted once, and the drain of an empty node changes nothing.
 func TestDrainStep(t *testing.T) {
 	r, cs := stepRun(t, aNode("h-2"))
+	r.op.Spec.Apply.DrainTimeout = &metav1.Duration{Duration: testenv.Patience}
 	aPod(t, cs, "h-2", false)
 	for _, want := range []lifecyclev1alpha1.StepState{lifecyclev1alpha1.StepChanged, lifecyclev1alpha1.StepUnchanged} {
 		if err := r.drained(t.Context(), "h-2"); err != nil {

@@ -22,7 +22,7 @@ func TestSlowHost(t *testing.T) {
 		case name == "h-2" && command == "agent":
 			select {
 			case <-last:
-			case <-time.After(time.Minute):
+			case <-time.After(patience):
 				t.Error("the last host waits for the slow one")
 			}
 		}

@@ -233,7 +233,7 @@ func (e *etcds) launch(name string, unit plan.Unit) {
 func (e *etcds) awaitVote(name string, m *etcdProcess) {
 	deadline := time.Now().Add(patience)
 	for m.runs() {
-		members, err := e.list(name)
+		members, err := e.listWithin(name, time.Second)
 		if err == nil && slices.ContainsFunc(members, func(o *etcdserverpb.Member) bool { return o.Name == name && !o.IsLearner }) {
 			m.voted = true
 			return
@@ -295,9 +295,13 @@ func (e *etcds) client(name string) *clientv3.Client {
 
 // list returns the members from the etcd on a host, if a majority confirms them.
 func (e *etcds) list(name string) ([]*etcdserverpb.Member, error) {
+	return e.listWithin(name, 10*time.Second)
+}
+
+func (e *etcds) listWithin(name string, within time.Duration) ([]*etcdserverpb.Member, error) {
 	cli := e.client(name)
 	defer cli.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	list, err := cli.MemberList(ctx)
 	if err != nil {
@@ -309,10 +313,11 @@ func (e *etcds) list(name string) ([]*etcdserverpb.Member, error) {
 // wantMembers checks the voting members, as listed by the etcd on the host seen.
 func (e *etcds) wantMembers(seen string, want ...string) {
 	e.l.t.Helper()
-	members, err := e.list(seen)
-	if err != nil {
-		e.l.t.Fatal(err)
-	}
+	var members []*etcdserverpb.Member
+	testenv.Eventually(e.l.t, "etcd of host "+seen+" lists its members", patience, func() (err error) {
+		members, err = e.list(seen)
+		return err
+	})
 	var got []string
 	for _, m := range members {
 		if !m.IsLearner {

@@ -286,8 +286,8 @@ func TestDrift(t *testing.T) {
 	l.fleet.Forget()
 	op := l.must(lifecyclev1alpha1.ActionApply, l.spec)
 	l.untouched(before, "h-1", "h-2")
-	// The lease of the control plane keeps other runs away.
-	if d := cmp.Diff([]string{"facts", "lease", "release"}, l.fleet.Commands("h-1")); d != "" {
+	// The lease of the control plane keeps other runs away. A run that takes long extends it.
+	if d := cmp.Diff([]string{"facts", "lease", "release"}, slices.Compact(l.fleet.Commands("h-1"))); d != "" {
 		t.Errorf("host h-1: %s", d)
 	}
 	var did []string

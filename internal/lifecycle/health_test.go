@@ -31,7 +31,7 @@ func withRealEtcd(t *testing.T, n, controlPlanes int) (*lab, *etcds) {
 	e := withEtcds(l)
 	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
 	l.fleet.Forget()
-	l.engine.Settle = 5 * time.Second
+	l.engine.Settle, l.patient = 5*time.Second, true
 	return l, e
 }
 
@@ -172,12 +172,23 @@ func TestOneAtATime(t *testing.T) {
 	l, e := withRealEtcd(t, 3, 3)
 	var mu sync.Mutex
 	var order []string
+	changing := map[string]bool{}
+	done := l.fleet.Applied
+	l.fleet.Applied = func(name string, req node.Request) {
+		done(name, req)
+		mu.Lock()
+		defer mu.Unlock()
+		delete(changing, name)
+	}
 	l.fleet.Fault = func(name, command string) error {
 		if command != "apply" {
 			return nil
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		if changing[name] = true; len(changing) > 1 {
+			t.Errorf("these hosts are changed at once: %v", changing)
+		}
 		for _, h := range l.spec.Hosts { // all members must vote and answer before each change
 			if _, err := e.list(h.Name); err != nil {
 				t.Errorf("etcd of host %s, before host %s is changed: %v", h.Name, name, err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,7 +37,7 @@ func onHub(t *testing.T) client.Client {
 	}
 	op := &lifecyclev1alpha1.Operation{
 		ObjectMeta: metav1.ObjectMeta{Name: "oak-1"},
-		Spec:       lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate, Deadline: &metav1.Duration{Duration: time.Minute}},
+		Spec:       lifecyclev1alpha1.OperationSpec{Cluster: "oak", Action: lifecyclev1alpha1.ActionCreate, Deadline: &metav1.Duration{Duration: 3 * patience}},
 	}
 	if err := hub.Create(t.Context(), op); err != nil {
 		t.Fatal(err)
@@ -91,7 +90,7 @@ func TestManyHostsOnHub(t *testing.T) {
 		if step != "h-30 kubelet/unit" {
 			return false
 		}
-		testenv.Eventually(t, "steps are kept", 30*time.Second, func() error {
+		testenv.Eventually(t, "steps are kept", patience, func() error {
 			kept := &lifecyclev1alpha1.OperationSliceList{}
 			if err := hub.List(t.Context(), kept); err != nil || len(kept.Items) > 0 {
 				return err

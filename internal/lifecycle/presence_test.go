@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -315,7 +314,7 @@ func TestNodeWasDeleted(t *testing.T) {
 
 // deadline ends a run that waits for something that does not come.
 func deadline(s *lifecyclev1alpha1.OperationSpec) {
-	s.Deadline = &metav1.Duration{Duration: 30 * time.Second}
+	s.Deadline = &metav1.Duration{Duration: patience}
 }
 
 // TestNodesAreUnknown: while no API server answers, no Node counts as missing.

@@ -25,7 +25,7 @@ func withEtcdHosts(t *testing.T) (*lab, *etcds) {
 	}
 	e := withEtcds(l)
 	l.must(lifecyclev1alpha1.ActionCreate, l.spec)
-	l.engine.Settle = 5 * time.Second
+	l.engine.Settle, l.patient = 5*time.Second, true
 	return l, e
 }
 

@@ -45,7 +45,8 @@ func write(t *testing.T, file string, parts ...[]byte) {
 	}
 }
 
-// newSite starts a listener. change modifies it before that.
+// newSite starts a listener, whose clients have all the time of the test. change modifies it before
+// that.
 func newSite(t *testing.T, o Options, change ...func(*Listener)) *site {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +65,7 @@ func newSite(t *testing.T, o Options, change ...func(*Listener)) *site {
 	if s.listener, err = New(o, Serving{Address: s.address, CertFile: s.file, KeyFile: s.file, CAFile: s.caFile}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
-	s.listener.headers, s.listener.certificate.every = 500*time.Millisecond, 50*time.Millisecond
+	s.listener.headers, s.listener.certificate.every = testenv.Patience, 50*time.Millisecond
 	for _, c := range change {
 		c(s.listener)
 	}
@@ -221,20 +222,23 @@ func TestCertificateBehindLinks(t *testing.T) {
 
 // TestSlowClients: clients that send nothing, or send too slowly, are cut off.
 func TestSlowClients(t *testing.T) {
-	s := newSite(t, Options{})
+	s := newSite(t, Options{}, func(l *Listener) { l.headers = 500 * time.Millisecond })
 	silent, err := net.Dial("tcp", s.address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	slow, err := tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var slow *tls.Conn
+	testenv.Eventually(t, "the test is not too slow itself", testenv.Patience, func() error {
+		if slow, err = tls.Dial("tcp", s.address, &tls.Config{RootCAs: s.roots()}); err != nil {
+			return err
+		}
+		if _, err = io.WriteString(slow, "GET /healthz HTTP/1.1\r\nHost:"); err != nil {
+			_ = slow.Close()
+		}
+		return err
+	})
 	defer slow.Close()
-	if _, err := io.WriteString(slow, "GET /healthz HTTP/1.1\r\nHost:"); err != nil {
-		t.Fatal(err)
-	}
 	for name, c := range map[string]net.Conn{"Silent": silent, "Slow": slow} {
 		if answer, err := io.ReadAll(c); bytes.Contains(answer, []byte("200")) || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: %q, %v", name, answer, err)
@@ -254,11 +258,10 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// few makes a listener have n slots, and clients have all the time of the test.
+// few makes a listener have n slots.
 func few(n int) func(*Listener) {
 	return func(l *Listener) {
 		l.slots = slots.New(slots.Options{Limit: n, Closed: rejected.Inc, Log: logr.Discard()})
-		l.headers = testenv.Patience
 	}
 }
 

@@ -148,18 +148,27 @@ func (l *landlord) user(t *testing.T, token string) (string, error) {
 	t.Helper()
 	config := rest.AnonymousClientConfig(l.config)
 	config.BearerToken = token
-	review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	return review.Status.UserInfo.Username, nil
+	reviews := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews()
+	var name string
+	var refused error
+	eventually(t, "the cluster says who it is", func() (bool, string) {
+		review, err := reviews.Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if apierrors.IsUnauthorized(err) {
+			refused = err
+			return true, ""
+		}
+		if err != nil {
+			return false, err.Error()
+		}
+		name = review.Status.UserInfo.Username
+		return true, ""
+	})
+	return name, refused
 }
 
 func (f *fleet) lodge(t *testing.T, name string, kubeconfig []byte) *clusterv1alpha1.Cluster {
 	t.Helper()
-	if _, err := Join(t.Context(), f.hub, JoinOptions{Name: name, Kubeconfig: kubeconfig, Account: true}); err != nil {
-		t.Fatal(err)
-	}
+	f.joinWith(t, JoinOptions{Name: name, Kubeconfig: kubeconfig, Account: true})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := WaitReady(ctx, f.hub, name)
@@ -405,7 +414,7 @@ func (f *fleet) follow(t *testing.T, name string) func() []*corev1.Secret {
 // TestTokenThatIsNotRenewed: the cluster is away for as long as its token lives, by a clock of the hub that is ahead of the cluster's.
 func TestTokenThatIsNotRenewed(t *testing.T) {
 	clock := testclock.NewFakePassiveClock(time.Now())
-	f := startFleet(t, Options{Clock: clock})
+	f := startFleet(t, losing(Options{Clock: clock}))
 	l := newLandlord(t, testenv.Config(1))
 	f.lodge(t, "oak", l.Kubeconfig())
 	first := f.secret(t, "oak")
@@ -513,7 +522,7 @@ func TestAccountDeletedByAStranger(t *testing.T) {
 
 // TestLostClusterKeepsTheAccount: what cannot be removed is named.
 func TestLostClusterKeepsTheAccount(t *testing.T) {
-	f := startFleet(t, Options{})
+	f := startFleet(t, losing(Options{}))
 	l := newLandlord(t, testenv.Config(1))
 	f.lodge(t, "lost", l.Kubeconfig())
 	l.Fail(testenv.Cut)

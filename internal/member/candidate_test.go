@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,9 +83,7 @@ func (f *front) kubeconfig(t *testing.T) []byte {
 func (f *fleet) secret(t *testing.T, name string) *corev1.Secret {
 	t.Helper()
 	s := &corev1.Secret{}
-	if err := f.hub.Get(t.Context(), client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: name}, s); err != nil {
-		t.Fatal(err)
-	}
+	f.get(t, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: name}, s)
 	return s
 }
 
@@ -154,8 +153,16 @@ func TestJoinAgain(t *testing.T) {
 	})
 	t.Run("HubIsNotThere", func(t *testing.T) {
 		f.stop()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: "one"}
+		go func() { // the timeout of the join: it waits for the hub by then
+			_ = wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+				s := &corev1.Secret{}
+				return f.hub.Get(ctx, key, s) == nil && len(s.Data[keyNext]) > 0, nil
+			})
+			time.AfterFunc(2*time.Second, cancel)
+		}()
 		_, err := Join(ctx, f.hub, JoinOptions{Name: "one", Kubeconfig: newFront(t).kubeconfig(t)})
 		refusedWith(t, err, ReasonNotConfirmed)
 		if diff := cmp.Diff(credentials, f.secret(t, "one").Data); diff != "" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -100,6 +101,12 @@ func startFleet(t *testing.T, o Options) *fleet {
 	return f
 }
 
+// losing are options of a fleet in which a cluster that does not answer is lost soon.
+func losing(o Options) Options {
+	o.ProbeTimeout, o.FailureThreshold = 2*time.Second, 3
+	return o
+}
+
 func runFleet(t *testing.T, o Options) *fleet {
 	t.Helper()
 	f := &fleet{hub: newHub(t), probes: map[string]int{}}
@@ -113,8 +120,13 @@ func runFleet(t *testing.T, o Options) *fleet {
 	if o.ProbeInterval == 0 {
 		o.ProbeInterval = 100 * time.Millisecond
 	}
+	// A cluster that answers late on a busy machine stays reachable. Tests that stop one say
+	// otherwise: see losing.
 	if o.ProbeTimeout == 0 {
-		o.ProbeTimeout = 2 * time.Second
+		o.ProbeTimeout = time.Minute
+	}
+	if o.FailureThreshold == 0 {
+		o.FailureThreshold = 300 // half a minute at least
 	}
 	if o.DiscoveryInterval == 0 {
 		o.DiscoveryInterval = 500 * time.Millisecond
@@ -161,10 +173,20 @@ func eventually(t *testing.T, what string, condition func() (bool, string)) {
 func (f *fleet) cluster(t *testing.T, name string) *clusterv1alpha1.Cluster {
 	t.Helper()
 	c := &clusterv1alpha1.Cluster{}
-	if err := f.hub.Get(t.Context(), client.ObjectKey{Name: name}, c); err != nil {
-		t.Fatal(err)
-	}
+	f.get(t, client.ObjectKey{Name: name}, c)
 	return c
+}
+
+// get reads an object that must be there.
+func (f *fleet) get(t *testing.T, key client.ObjectKey, o client.Object) {
+	t.Helper()
+	eventually(t, "the hub answers", func() (bool, string) {
+		err := f.hub.Get(t.Context(), key, o)
+		if apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 // until waits until a condition of a Cluster has a status and a reason.
@@ -204,10 +226,23 @@ func (f *fleet) afterProbes(t *testing.T, name string, n int) {
 
 func (f *fleet) join(t *testing.T, name string, kubeconfig []byte) *JoinResult {
 	t.Helper()
-	result, err := Join(t.Context(), f.hub, JoinOptions{Name: name, Kubeconfig: kubeconfig})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return f.joinWith(t, JoinOptions{Name: name, Kubeconfig: kubeconfig})
+}
+
+// joinWith joins a cluster. While the cluster, or the hub, does not answer in time, it asks again.
+func (f *fleet) joinWith(t *testing.T, o JoinOptions) (result *JoinResult) {
+	t.Helper()
+	eventually(t, o.Name+" is joined", func() (bool, string) {
+		var err error
+		if result, err = Join(t.Context(), f.hub, o); err == nil {
+			return true, ""
+		}
+		refused, ok := errors.AsType[*JoinError](err)
+		if !ok || refused.Reason != clusterv1alpha1.ReasonUnreachable && refused.Reason != ReasonNotConfirmed {
+			t.Fatal(err)
+		}
+		return false, err.Error()
+	})
 	return result
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -70,7 +71,7 @@ func (f *flaky) answers() http.Handler {
 // join makes the server a member, which is probed all the time and asked for its identity once an hour unless there is cause to.
 func (f *flaky) join(t *testing.T) (*Registry, *Member) {
 	t.Helper()
-	return f.joinWith(t, Options{ProbeInterval: 2 * time.Millisecond, DiscoveryInterval: time.Hour})
+	return f.joinWith(t, Options{ProbeInterval: 2 * time.Millisecond, ProbeTimeout: patience, DiscoveryInterval: time.Hour})
 }
 
 func (f *flaky) joinWith(t *testing.T, o Options) (*Registry, *Member) {
@@ -334,12 +335,21 @@ func TestProbesAtTheDefaults(t *testing.T) {
 func TestDialsAtOnce(t *testing.T) {
 	var now, most atomic.Int32
 	ended := make(chan struct{}, 4*dialsAtOnce)
+	taken := make(chan struct{})
+	take := sync.OnceFunc(func() { close(taken) })
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 		}
-		select { // long enough for all places to be taken
+		if n == dialsAtOnce {
+			take()
+		}
+		select { // until all places were taken
+		case <-taken:
+		case <-ctx.Done():
+		}
+		select { // more than may come now
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
 		}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
+	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -79,14 +81,16 @@ func TestJoinRefused(t *testing.T) {
 	foreign, foreignKey := certificate(t, time.Now().Add(time.Hour))
 	viewer, _ := serviceAccount(t, kubernetes.NewForConfigOrDie(testenv.Config(1)), "view")
 
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	nobody, err := process.ReservePort("127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nowhere := nobody.Addr().String()
-	if err := nobody.Close(); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() {
+		if err := nobody.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+	nowhere := net.JoinHostPort("127.0.0.1", strconv.Itoa(nobody.Number))
 	type (
 		server = clientcmdapi.Cluster
 		user   = clientcmdapi.AuthInfo

@@ -142,10 +142,12 @@ func TestDatabaseFaults(t *testing.T) {
 			}
 			exec := func(statements ...string) {
 				t.Helper()
+				// A session that was ended may take a moment to go.
 				for _, statement := range statements {
-					if _, err := db.ExecContext(t.Context(), statement); err != nil {
-						t.Fatalf("%s: %v", statement, err)
-					}
+					testenv.Eventually(t, statement, testenv.Patience, func() error {
+						_, err := db.ExecContext(t.Context(), statement)
+						return err
+					})
 				}
 			}
 			closed(name, func() {

@@ -135,11 +135,11 @@ func TestEndlessList(t *testing.T) {
 				t.Errorf("%d pages are asked for in %d lists", e.pages, e.firsts)
 			}
 			e.mu.Unlock()
-			fleet.mu.Lock()
-			if fleet.refreshed["east"] == 0 {
-				t.Error("the status of the cluster is not written")
-			}
-			fleet.mu.Unlock()
+			eventually(t, "the status of the cluster is written", func() bool {
+				fleet.mu.Lock()
+				defer fleet.mu.Unlock()
+				return fleet.refreshed["east"] > 0
+			})
 			if tc.before {
 				if n := stored(); n != 1 {
 					t.Errorf("%d objects are stored, want the one from before", n)

@@ -20,6 +20,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -227,7 +228,11 @@ func asClusters(t *testing.T, s *store.Store, m *Mirror, cfg *rest.Config, clust
 			if gvr.GroupResource() == secrets { // only their metadata is stored
 				continue
 			}
-			list := must[*unstructured.UnstructuredList](t)(c.Resource(gvr).List(t.Context(), metav1.ListOptions{}))
+			list, err := c.Resource(gvr).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				diff = err.Error()
+				return false
+			}
 			for i := range list.Items {
 				o := &list.Items[i]
 				if kept := managers(entriesOf(t, o), o.GetAPIVersion()); kept != nil {
@@ -311,16 +316,27 @@ func newLoad(t *testing.T, cfg *rest.Config, seed uint64) *load {
 					ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"n": strconv.Itoa(n % 7)}},
 					Data:       map[string]string{"n": strconv.Itoa(n), "fill": strings.Repeat("x", random.IntN(2000))},
 				}
-				var err error
+				var change func() error
+				done := func(error) bool { return false }
 				switch { // context.Background: a change that is begun is done, or it would not be known whether it was
 				case !there[name]:
-					_, err = k.Create(context.Background(), o, metav1.CreateOptions{})
+					change = func() error { _, err := k.Create(context.Background(), o, metav1.CreateOptions{}); return err }
+					done = apierrors.IsAlreadyExists
 					there[name] = true
 				case random.IntN(5) == 0:
-					err = k.Delete(context.Background(), name, metav1.DeleteOptions{})
+					change = func() error { return k.Delete(context.Background(), name, metav1.DeleteOptions{}) }
+					done = apierrors.IsNotFound
 					there[name] = false
 				default:
-					_, err = k.Update(context.Background(), o, metav1.UpdateOptions{})
+					change = func() error { _, err := k.Update(context.Background(), o, metav1.UpdateOptions{}); return err }
+				}
+				err := change()
+				// A server under this load may not answer in time. The change may have been made
+				// then.
+				for end := time.Now().Add(testenv.Patience); err != nil && time.Now().Before(end); _ = pace.Wait(context.Background()) {
+					if err = change(); err != nil && done(err) {
+						err = nil
+					}
 				}
 				if err != nil {
 					t.Errorf("change %s: %v", name, err)

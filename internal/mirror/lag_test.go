@@ -48,7 +48,7 @@ func TestLag(t *testing.T) {
 
 	fleet.setReachable(east, false)
 	seen, stale := m.Freshness("east", cm)
-	if d, _ := m.Describe("east"); !stale || time.Since(seen) > time.Minute || d.Reachable || d.LagSeconds < 1 || states("east")[fleetv1alpha1.MirrorStale] != 6 {
+	if d, _ := m.Describe("east"); !stale || time.Since(seen) > testenv.Patience || d.Reachable || d.LagSeconds < 1 || states("east")[fleetv1alpha1.MirrorStale] != 6 {
 		t.Errorf("seen %s, stale %t, described as %+v", seen, stale, d)
 	}
 	if got := gauges(t, m); got["east"] <= 0 || got["west"] != 0 || got["configmaps"] <= 0 {

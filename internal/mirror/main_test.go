@@ -235,7 +235,38 @@ func openStore(t testing.TB) *store.Store {
 	return s
 }
 
-func testLogger(t testing.TB) logr.Logger { return testr.NewWithInterface(t, testr.Options{}) }
+func testLogger(t testing.TB) logr.Logger {
+	l := &testLog{t: t}
+	t.Cleanup(l.end)
+	return testr.NewWithInterface(l, testr.Options{})
+}
+
+// testLog is the log of a test until it ends. A look at an API list that was due later may log
+// afterwards.
+type testLog struct {
+	t testing.TB
+
+	mu    sync.Mutex
+	ended bool
+}
+
+// Helper implements testr.TestingT.
+func (l *testLog) Helper() {}
+
+// Log implements testr.TestingT.
+func (l *testLog) Log(args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.t.Log(args...)
+	}
+}
+
+func (l *testLog) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+}
 
 // start runs a mirror of a fleet until the test ends or stop is called.
 func start(t testing.TB, s database, f *testFleet) (m *Mirror, stop func()) {

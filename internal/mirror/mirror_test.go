@@ -114,9 +114,9 @@ func TestMirror(t *testing.T) {
 		if diff := cmp.Diff([]Object{want}, m.PlacedIn("east")); diff != "" {
 			t.Error(diff)
 		}
-		if !seen.has(Event{Type: Changed, Cluster: "east", Resource: cm, Namespace: namespace, Name: "placed", Binding: "b1"}) {
-			t.Error("no event")
-		}
+		eventually(t, "an event tells of it", func() bool {
+			return seen.has(Event{Type: Changed, Cluster: "east", Resource: cm, Namespace: namespace, Name: "placed", Binding: "b1"})
+		})
 	})
 
 	t.Run("ForeignEditTakesFields", func(t *testing.T) {
@@ -229,9 +229,9 @@ func TestMirror(t *testing.T) {
 			marked, synced := m.Namespaces("east")
 			return synced && cmp.Equal(map[string]string{namespace: "hub"}, marked)
 		})
-		if !seen.has(Event{Type: Changed, Cluster: "east", Resource: namespaces, Name: namespace}) {
-			t.Error("no event")
-		}
+		eventually(t, "an event tells of it", func() bool {
+			return seen.has(Event{Type: Changed, Cluster: "east", Resource: namespaces, Name: namespace})
+		})
 	})
 
 	t.Run("CustomResourcesComeAndGo", func(t *testing.T) { customResources(t, cfg, m, s) })

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -190,13 +191,11 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 	var known, synced bool
 	k.Namespaces, synced = m.Namespaces(cluster)
 	k.Capacity, known = m.Capacity(cluster)
-	room, measured := m.Room(cluster)
+	fits, measured := fitting(m, cluster, namespace)
 	if !known || !synced || !measured {
 		t.Fatalf("capacity known %t, namespaces synced %t, room measured %t", known, synced, measured)
 	}
-	k.Fits, _ = room.Fits(scheduler.NewClaim(&interpreter.Requirements{
-		Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")},
-	}), false)
+	k.Fits = fits
 	c := m.cluster(cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,6 +205,19 @@ func know(t *testing.T, m *Mirror, cluster, namespace string) knowledge {
 		}
 	}
 	return k
+}
+
+// fitting is how many replicas with little CPU fit in a namespace of a cluster, as far as it is
+// known.
+func fitting(m *Mirror, cluster, namespace string) (n int64, known bool) {
+	room, known := m.Room(cluster)
+	if !known {
+		return 0, false
+	}
+	n, _ = room.Fits(scheduler.NewClaim(&interpreter.Requirements{
+		Namespace: namespace, Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")},
+	}), false)
+	return n, true
 }
 
 // populate makes one of everything that the index treats in a way of its own.
@@ -273,7 +285,13 @@ func TestResume(t *testing.T) {
 	synced(t, m, "east")
 	populate(t, cfg, namespace)
 	q := store.Query{Resource: "pods", Namespaces: []string{namespace}}
-	eventually(t, "the last one is stored", func() bool { return len(rows(t, s, q)) == 1 && len(m.PlacedOf("resume", "east")) == 4 })
+	eventually(t, "all of it is known, and stored", func() bool {
+		placed := m.PlacedOf("resume", "east")
+		serves := slices.ContainsFunc(placed, func(o Object) bool { return o.Resource.Resource == "deployments" && o.Available == 2 })
+		fits, measured := fitting(m, "east", namespace)
+		return len(rows(t, s, q)) == 1 && len(placed) == 4 && serves && measured && fits == 5 &&
+			len(m.NamespaceLabels("east", namespace)) > 0 && unwritten(m) == 0
+	})
 	vouched(t, s, m, "east")
 	want := know(t, m, "east", namespace)
 	if want.Fits != 5 { // what its quota leaves
@@ -534,7 +552,7 @@ func TestBrokenWatch(t *testing.T) {
 	fleet := newFleet(newSource(t, "east", w.tap(cfg), "configmaps"))
 	m, _ := start(t, openStore(t), fleet)
 	synced(t, m, "east")
-	eventually(t, "it is watched", func() bool { return len(w.of("configmaps")) == 2 })
+	eventually(t, "it is watched", func() bool { return len(w.of("configmaps")) >= 2 })
 	w.forget()
 	w.cut()
 	applyMap(t, cfg, placedMap(namespace, "first", namespace, "d1", nil))
@@ -613,6 +631,9 @@ func TestPages(t *testing.T) {
 	synced(t, m, "east")
 	q := store.Query{Resource: "configmaps", Namespaces: []string{namespace}}
 	eventually(t, "all are stored", func() bool { return len(rows(t, s, q)) == pageSize+50 })
+	eventually(t, "it is watched", func() bool {
+		return slices.ContainsFunc(w.of("configmaps"), func(r request) bool { return r.Watch })
+	})
 	var got []string
 	for _, r := range w.of("configmaps") {
 		switch {

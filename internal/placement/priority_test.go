@@ -112,6 +112,14 @@ func TestPriority(t *testing.T) {
 	if b := w.binding("web-low-0-deployment"); b.Spec.Priority() != -100 || w.binding("web-none-0-deployment").Spec.SchedulePriority != nil {
 		t.Errorf("the bindings have other priorities: %+v", b.Spec.SchedulePriority)
 	}
+	w.eventually("no decision is due", func() error { // else one of them would be the first after the moment
+		w.controller.mu.RLock()
+		defer w.controller.mu.RUnlock()
+		if n := w.controller.queue.Len(); n > 0 || w.controller.turns.any() {
+			return fmt.Errorf("%d are, or are being made", n)
+		}
+		return nil
+	})
 	since := time.Now()
 	w.rooms(each)
 	placed(map[string]int{"high": each})

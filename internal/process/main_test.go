@@ -225,6 +225,16 @@ func (r *run) waitReady() {
 	}
 }
 
+// patient gives the processes as long to stop as the tests wait. On a busy machine a process that
+// stops by itself may take longer than its share of stopBudget, and be killed.
+func (r *run) patient(names ...string) {
+	for _, t := range r.tasks {
+		if slices.Contains(names, t.Name) {
+			t.stopShare = patience
+		}
+	}
+}
+
 func (r *run) log(name string) string {
 	r.t.Helper()
 	content, err := os.ReadFile(filepath.Join(r.dir, name+".log"))

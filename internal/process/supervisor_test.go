@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +31,7 @@ func TestStartsAndStopsInOrder(t *testing.T) {
 		touch(t, filepath.Join(dir, name+".ready"))
 	}
 	r.waitReady()
+	r.patient("a", "b", "c")
 	r.stop()
 	<-r.done
 	if r.err != nil {
@@ -63,11 +65,13 @@ func TestParallelism(t *testing.T) {
 		all = append(all, gated(actor(name, rolePolite, ""), dir))
 	}
 	r := start(t, dir, Plan{Parallelism: 2, Processes: all})
+	started := func(name string) {
+		eventually(t, name+" started", func() bool { return slices.Contains(r.recorded(EventStarted), string(EventStarted)+" "+name) })
+	}
 	for _, name := range []string{"b", "a", "c", "d"} {
-		eventually(t, name+" started", func() bool { return r.status(name).State == StateStarting })
+		started(name)
 		if name == "b" {
-			// Both processes that may start have started, in the order of the plan.
-			eventually(t, "a started", func() bool { return r.status("a").State == StateStarting })
+			started("a") // both processes that may start have started, in the order of the plan
 		}
 		touch(t, filepath.Join(dir, name+".ready"))
 	}
@@ -209,6 +213,7 @@ func TestStatusWhileWaiting(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, dir, Plan{Processes: []Process{gated(actor("a", rolePolite, ""), dir), actor("b", rolePolite, "", "a")}})
 	r.waitLog("a", "polite")
+	eventually(t, "a counts as started", func() bool { return r.status("a").State != StateWaiting })
 	got := map[string]State{}
 	for _, s := range r.Status() {
 		got[s.Name] = s.State
@@ -271,7 +276,7 @@ func TestRunsOnce(t *testing.T) {
 	}
 }
 
-// TestStopsWhatHangs: after stopBudget everything is killed, with any number of processes that hang.
+// TestStopsWhatHangs: after stopBudget everything is killed, with any number of hung processes.
 func TestStopsWhatHangs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -287,11 +292,13 @@ func TestStopsWhatHangs(t *testing.T) {
 		r.waitLog(name, "stubborn")
 	}
 	kill(t, r.status("paused").PID, syscall.SIGSTOP)
-	r.stop()
 	longest := patience
 	if os.Getenv("SOAK") != "" { // elsewhere the machine may be too busy for the budget
 		longest = stopBudget + time.Second
+	} else {
+		r.patient("paused")
 	}
+	r.stop()
 	select {
 	case <-r.done:
 	case <-time.After(longest):
@@ -319,7 +326,9 @@ func TestGroupDiesWithItsLeader(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r := start(t, dir, Plan{Processes: []Process{actor("a", roleParent, "")}})
+	r.waitReady()
 	r.waitLog("a", "stubborn")
+	r.waitLog("a", "child ") // parent and child print in any order
 	_, after, _ := strings.Cut(r.log("a"), "child ")
 	var grandchild int
 	if _, err := fmt.Sscan(after, &grandchild); err != nil {
@@ -338,7 +347,10 @@ func TestKillModeProcess(t *testing.T) {
 	r := start(t, dir, Plan{Processes: []Process{p}})
 	// children waits until the process was started n times, and returns the child of each.
 	children := func(n int) []int {
-		eventually(t, "the process has a child", func() bool { return strings.Count(r.log("a"), "stubborn\n") == n })
+		eventually(t, "the process has a child", func() bool {
+			// Parent and child print in any order.
+			return strings.Count(r.log("a"), "stubborn\n") == n && strings.Count(r.log("a"), "child ") == n
+		})
 		var pids []int
 		for _, part := range strings.Split(r.log("a"), "child ")[1:] {
 			var pid int
@@ -354,6 +366,7 @@ func TestKillModeProcess(t *testing.T) {
 			kill(t, pid, syscall.SIGKILL)
 		}
 	})
+	r.waitReady()
 	children(1)
 	kill(t, r.status("a").PID, syscall.SIGKILL)
 	all := children(2)

@@ -3,11 +3,13 @@ package provision
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,13 +33,13 @@ func (h *hub) listens(t *testing.T, url string) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "listener.orrery.dev"},
 		Data:       map[string]string{"url": url, "key": base64.StdEncoding.EncodeToString(key.PublicKey().Bytes())},
 	}
-	err = h.Update(t.Context(), m)
-	if client.IgnoreNotFound(err) == nil && err != nil {
-		err = h.Create(t.Context(), m)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the listener is published", func() (bool, string) {
+		err := h.Update(t.Context(), m)
+		if apierrors.IsNotFound(err) {
+			err = h.Create(t.Context(), m)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
 	t.Cleanup(func() { _ = client.IgnoreNotFound(h.Delete(context.WithoutCancel(t.Context()), m)) })
 }
 
@@ -55,9 +57,9 @@ func built(t *testing.T) client.Client {
 			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: tunnel.JoinSecret}},
 			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnel.Namespace, Name: agent.Name}},
 		} {
-			if err := client.IgnoreNotFound(c.Delete(context.WithoutCancel(t.Context()), o)); err != nil {
-				t.Error(err)
-			}
+			testenv.Eventually(t, "delete "+o.GetName(), patience, func() error {
+				return client.IgnoreNotFound(c.Delete(context.WithoutCancel(t.Context()), o))
+			})
 		}
 	})
 	return c
@@ -66,17 +68,23 @@ func built(t *testing.T) client.Client {
 // manifested returns the token in the manifest that was applied in the built cluster.
 func manifested(t *testing.T, c client.Client, cluster string) string {
 	t.Helper()
-	d := &appsv1.Deployment{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: agent.Name}, d); err != nil {
-		t.Fatal(err)
+	read := func(name string, o client.Object) {
+		t.Helper()
+		eventually(t, name+" is read", func() (bool, string) {
+			err := c.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: name}, o)
+			if apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
+			return err == nil, fmt.Sprint(err)
+		})
 	}
+	d := &appsv1.Deployment{}
+	read(agent.Name, d)
 	if image := d.Spec.Template.Spec.Containers[0].Image; image != plan.AgentImage {
 		t.Errorf("the agent's image is %s, want the one that hosts make, %s", image, plan.AgentImage)
 	}
 	s := &corev1.Secret{}
-	if err := c.Get(t.Context(), client.ObjectKey{Namespace: tunnel.Namespace, Name: tunnel.JoinSecret}, s); err != nil {
-		t.Fatal(err)
-	}
+	read(tunnel.JoinSecret, s)
 	if name := string(s.Data[tunnel.JoinCluster]); name != cluster {
 		t.Errorf("the manifest is for cluster %q", name)
 	}

@@ -8,10 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
@@ -103,9 +101,7 @@ func TestFailure(t *testing.T) {
 		}
 	}
 	h.onRun(nil)
-	if err := h.Delete(t.Context(), &lifecyclev1alpha1.Operation{ObjectMeta: metav1.ObjectMeta{Name: "oak-1"}}); err != nil {
-		t.Fatal(err)
-	}
+	h.delete(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{}))
 	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 	if n := len(h.ran()); n != 2 {
 		t.Errorf("%d runs, want 2: %q", n, h.ran())
@@ -172,9 +168,7 @@ func TestDismantle(t *testing.T) {
 			o.Spec.Provision.DeletionPolicy = tc.policy
 			h.create(t, o)
 			o = h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
-			if err := h.Delete(t.Context(), o); err != nil {
-				t.Fatal(err)
-			}
+			h.delete(t, o)
 			h.untilGone(t, o)
 			if diff := cmp.Diff(tc.want, h.ran()[1:], cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("runs (-want +got):\n%s", diff)
@@ -193,9 +187,7 @@ func TestDismantle(t *testing.T) {
 		h.onRun(func(context.Context, *fakeEngine, *lifecyclev1alpha1.Operation, *clusterv1alpha1.Provision) error {
 			return refused
 		})
-		if err := h.Delete(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		h.delete(t, o)
 		o = h.until(t, "oak", ready, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
 		message := meta.FindStatusCondition(o.Status.Conditions, ready).Message
 		for _, want := range []string{refused.Error(), "deletionPolicy to Orphan", "Forget"} {
@@ -218,9 +210,7 @@ func TestDismantle(t *testing.T) {
 			}
 			return e.apply(ctx, op, spec)
 		})
-		if err := h.Delete(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		h.delete(t, o)
 		h.until(t, "oak", ready, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
 		h.create(t, operation("forget", lifecyclev1alpha1.OperationSpec{
 			Cluster: "oak", Action: lifecyclev1alpha1.ActionDelete, Delete: &lifecyclev1alpha1.DeleteAction{Unreachable: lifecyclev1alpha1.UnreachableForget},
@@ -235,9 +225,7 @@ func TestDismantle(t *testing.T) {
 		o := cluster("oak", 1)
 		h.create(t, o)
 		h.untilPhase(t, "oak-1", lifecyclev1alpha1.PhaseRunning)
-		if err := h.Delete(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		h.delete(t, o)
 		h.untilGone(t, o)
 		h.untilPhase(t, "oak-1", lifecyclev1alpha1.PhaseCanceled)
 	})
@@ -249,9 +237,7 @@ func TestNameIsUsedAgain(t *testing.T) {
 	first := cluster("oak", 1, 2)
 	h.create(t, first)
 	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
-	if err := h.Delete(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
+	h.delete(t, first)
 	h.untilGone(t, first)
 	h.create(t, cluster("oak", 1))
 	o := h.until(t, "oak", provisioned, metav1.ConditionFalse, clusterv1alpha1.ReasonInvalid)
@@ -268,17 +254,7 @@ func TestNameIsUsedAgain(t *testing.T) {
 // states counts the Secrets that hold the state of clusters.
 func (h *hub) states(t *testing.T) int {
 	t.Helper()
-	n := 0
-	list := &corev1.SecretList{}
-	if err := h.List(t.Context(), list, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range list.Items {
-		if strings.Contains(s.Name, ".lifecycle") {
-			n++
-		}
-	}
-	return n
+	return len(secrets(t, h))
 }
 
 func operation(name string, spec lifecyclev1alpha1.OperationSpec) *lifecyclev1alpha1.Operation {

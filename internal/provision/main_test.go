@@ -71,10 +71,11 @@ func newClient(t *testing.T) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}
-	if err := c.Create(t.Context(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
+	eventually(t, "the namespace of the hub is there", func() (bool, string) {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterv1alpha1.SecretNamespace}}
+		err := c.Create(t.Context(), ns)
+		return err == nil || apierrors.IsAlreadyExists(err), fmt.Sprint(err)
+	})
 	return c
 }
 
@@ -85,19 +86,19 @@ func newHub(t *testing.T) *hub {
 	t.Cleanup(func() {
 		h.stop()
 		ctx := context.WithoutCancel(t.Context())
-		clusters := &clusterv1alpha1.ClusterList{}
-		errs := []error{h.List(ctx, clusters)}
-		for i := range clusters.Items {
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-			errs = append(errs, client.IgnoreNotFound(h.Patch(ctx, &clusters.Items[i], patch)))
-		}
-		for _, o := range []client.Object{&clusterv1alpha1.Cluster{}, &lifecyclev1alpha1.Operation{}, &lifecyclev1alpha1.OperationSlice{}} {
-			errs = append(errs, h.DeleteAllOf(ctx, o))
-		}
-		errs = append(errs, h.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(clusterv1alpha1.SecretNamespace)))
-		if err := errors.Join(errs...); err != nil {
-			t.Error(err)
-		}
+		testenv.Eventually(t, "the hub is emptied", patience, func() error {
+			clusters := &clusterv1alpha1.ClusterList{}
+			errs := []error{h.List(ctx, clusters)}
+			for i := range clusters.Items {
+				patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+				errs = append(errs, client.IgnoreNotFound(h.Patch(ctx, &clusters.Items[i], patch)))
+			}
+			for _, o := range []client.Object{&clusterv1alpha1.Cluster{}, &lifecyclev1alpha1.Operation{}, &lifecyclev1alpha1.OperationSlice{}} {
+				errs = append(errs, h.DeleteAllOf(ctx, o))
+			}
+			errs = append(errs, h.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(clusterv1alpha1.SecretNamespace)))
+			return errors.Join(errs...)
+		})
 	})
 	return h
 }
@@ -349,8 +350,34 @@ func (h *hub) change(t *testing.T, name string, change func(*clusterv1alpha1.Clu
 func (h *hub) create(t *testing.T, objects ...client.Object) {
 	t.Helper()
 	for _, o := range objects {
-		if err := h.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		tried := false
+		eventually(t, fmt.Sprintf("%T %s is created", o, o.GetName()), func() (bool, string) {
+			err := h.Create(t.Context(), o)
+			if tried && apierrors.IsAlreadyExists(err) { // an earlier answer was lost
+				err = h.Get(t.Context(), client.ObjectKeyFromObject(o), o)
+			}
+			if apierrors.IsAlreadyExists(err) || apierrors.IsInvalid(err) {
+				t.Fatal(err)
+			}
+			tried = true
+			return err == nil, fmt.Sprint(err)
+		})
 	}
+}
+
+// delete deletes an object that must be there.
+func (h *hub) delete(t *testing.T, o client.Object) {
+	t.Helper()
+	tried := false
+	eventually(t, fmt.Sprintf("%T %s is deleted", o, o.GetName()), func() (bool, string) {
+		err := h.Delete(t.Context(), o)
+		if apierrors.IsNotFound(err) {
+			if !tried {
+				t.Fatal(err)
+			}
+			return true, "" // the attempt before was done, and its answer was lost
+		}
+		tried = true
+		return err == nil, fmt.Sprint(err)
+	})
 }

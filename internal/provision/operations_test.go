@@ -106,9 +106,7 @@ func TestDeletedWhileRunning(t *testing.T) {
 	op := h.untilPhase(t, "oak-1", lifecyclev1alpha1.PhaseRunning)
 	uid := op.UID
 	h.onRun(nil)
-	if err := h.Delete(t.Context(), op); err != nil {
-		t.Fatal(err)
-	}
+	h.delete(t, op)
 	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 	if op = h.untilPhase(t, "oak-1", lifecyclev1alpha1.PhaseSucceeded); op.UID == uid {
 		t.Error("the Operation is the one that was deleted")
@@ -155,9 +153,7 @@ func TestOperationsOfUsers(t *testing.T) {
 	// A failed Operation blocks others until it is dismissed.
 	h.until(t, "oak", provisioned, metav1.ConditionFalse, clusterv1alpha1.ReasonOperationFailed)
 	for name := range refused {
-		if err := h.Delete(t.Context(), operation(name, lifecyclev1alpha1.OperationSpec{})); err != nil {
-			t.Fatal(err)
-		}
+		h.delete(t, operation(name, lifecyclev1alpha1.OperationSpec{}))
 	}
 	h.until(t, "oak", ready, metav1.ConditionTrue, clusterv1alpha1.ReasonReady)
 	if n := len(h.ran()); n != len(want) {
@@ -237,9 +233,10 @@ func TestEventsAndMetrics(t *testing.T) {
 func (h *hub) control(t *testing.T, name string, change func(*lifecyclev1alpha1.OperationSpec)) {
 	t.Helper()
 	s := &Store{Client: h}
-	if err := s.Control(t.Context(), name, change); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the spec of operation "+name+" is changed", func() (bool, string) {
+		err := s.Control(t.Context(), name, change)
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 // A failed Operation continues where it stopped when the retry is due.

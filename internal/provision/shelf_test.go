@@ -28,9 +28,10 @@ var unexported = cmpopts.IgnoreUnexported(lifecycle.State{})
 func secrets(t *testing.T, c client.Reader) map[string]string {
 	t.Helper()
 	list := &corev1.SecretList{}
-	if err := c.List(t.Context(), list, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the Secrets are listed", func() (bool, string) {
+		err := c.List(t.Context(), list, client.InNamespace(clusterv1alpha1.SecretNamespace))
+		return err == nil, fmt.Sprint(err)
+	})
 	versions := map[string]string{}
 	for _, s := range list.Items {
 		if strings.Contains(s.Name, ".lifecycle") {

@@ -158,9 +158,10 @@ func stepOf(host string, n int, state lifecyclev1alpha1.StepState) lifecyclev1al
 func (h *hub) kept(t *testing.T) (steps map[string]int, found []lifecyclev1alpha1.OperationSlice) {
 	t.Helper()
 	list := &lifecyclev1alpha1.OperationSliceList{}
-	if err := h.List(t.Context(), list); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the slices are listed", func() (bool, string) {
+		err := h.List(t.Context(), list)
+		return err == nil, fmt.Sprint(err)
+	})
 	steps = map[string]int{}
 	for _, o := range list.Items {
 		steps[o.Host] += len(o.Steps)
@@ -661,9 +662,7 @@ func TestSlicesGoWithTheirOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Delete(t.Context(), operation("oak-1", lifecyclev1alpha1.OperationSpec{})); err != nil {
-		t.Fatal(err)
-	}
+	h.delete(t, operation("oak-1", lifecyclev1alpha1.OperationSpec{}))
 	eventually(t, "the slices of oak-1 are gone", func() (bool, string) {
 		steps, _ := h.kept(t)
 		return cmp.Equal(map[string]int{"host-of-elm-1": 120}, steps), fmt.Sprint(steps)

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -98,26 +99,29 @@ func fake(t *testing.T, path string, handle http.HandlerFunc) *fakeMember {
 // whoami returns the user whom the real member sees.
 func whoami(t *testing.T, server *httptest.Server, headers http.Header) authenticationv1.UserInfo {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/oak/apis/authentication.k8s.io/v1/selfsubjectreviews",
-		strings.NewReader(`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = headers.Clone()
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	var review authenticationv1.SelfSubjectReview
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(body, &review); err != nil || resp.StatusCode != http.StatusCreated {
-		t.Fatalf("%s: %s", resp.Status, body)
-	}
+	testenv.Eventually(t, "the member says who it is", testenv.Patience, func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/oak/apis/authentication.k8s.io/v1/selfsubjectreviews",
+			strings.NewReader(`{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = headers.Clone()
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%s: %s", resp.Status, body)
+		}
+		return json.Unmarshal(body, &review)
+	})
 	return review.Status.UserInfo
 }
 
@@ -198,29 +202,25 @@ func TestNamesThatAreRefused(t *testing.T) {
 
 func TestMembersOwnErrorsPass(t *testing.T) {
 	server, _ := front(t, &fakeMember{config: testenv.Config(0)}, alice)
-	resp, err := http.Get(server.URL + "/oak/api/v1/secrets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var status metav1.Status
-	if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
-		t.Fatal(err)
-	}
 	const want = `secrets is forbidden: User "alice" cannot list resource "secrets" in API group "" at the cluster scope`
-	if resp.StatusCode != http.StatusForbidden || status.Message != want {
-		t.Errorf("%s: %s", resp.Status, status.Message)
-	}
+	testenv.Eventually(t, "the member refuses", testenv.Patience, func() error {
+		resp, err := http.Get(server.URL + "/oak/api/v1/secrets")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var status metav1.Status
+		if err := json.NewDecoder(resp.Body).Decode(&status); err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusForbidden || status.Message != want {
+			return fmt.Errorf("%s: %s", resp.Status, status.Message)
+		}
+		return nil
+	})
 }
 
 func TestUnavailable(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, c := range map[string]struct {
 		cluster    string
@@ -233,7 +233,7 @@ func TestUnavailable(t *testing.T) {
 		"Unreachable": {"oak", &fakeMember{config: testenv.Config(0), unreachable: &metav1.Condition{
 			Type: clusterv1alpha1.ConditionReachable, Status: metav1.ConditionUnknown, Message: "no route", LastTransitionTime: metav1.NewTime(since),
 		}}, 503, "", []string{`"oak"`, "2026-01-02T03:04:05Z", "no route"}},
-		"NotListening": {"oak", &fakeMember{config: &rest.Config{Host: "https://" + closed.Addr().String()}}, 503, "5", []string{`"oak"`, "connection refused"}},
+		"NotListening": {"oak", &fakeMember{config: &rest.Config{Host: "https://127.0.0.1:1"}}, 503, "5", []string{`"oak"`, "connection refused"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, _ := front(t, c.member, alice)
@@ -493,9 +493,19 @@ func bindAdmins(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := bindings.Delete(context.WithoutCancel(t.Context()), "orrery:admins", metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
+		testenv.Eventually(t, "delete the binding", testenv.Patience, func() error {
+			err := bindings.Delete(context.WithoutCancel(t.Context()), "orrery:admins", metav1.DeleteOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+	})
+	config := testenv.Config(0)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "boss", Groups: []string{"orrery:admins"}}
+	testenv.Eventually(t, "the API server knows of the rights", testenv.Patience, func() error {
+		_, err := kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{Limit: 1})
+		return err
 	})
 }
 
@@ -528,10 +538,16 @@ func TestKubectl(t *testing.T) {
 		{"", "get configmap settings -o jsonpath={.data.a}", "2"},
 		{"", "delete configmap settings", fmt.Sprintf("configmap \"settings\" deleted from %s namespace\n", namespace)},
 	} {
-		out, err := kubectl(t.Context(), step.stdin, strings.Fields(step.args)...).CombinedOutput()
-		if err != nil || string(out) != step.want {
-			t.Fatalf("kubectl %s: %v: %s", step.args, err, out)
-		}
+		testenv.Eventually(t, "kubectl "+step.args, testenv.Patience, func() error {
+			out, err := kubectl(t.Context(), step.stdin, strings.Fields(step.args)...).CombinedOutput()
+			if err == nil && string(out) != step.want {
+				t.Fatalf("kubectl %s: %s", step.args, out)
+			}
+			if err != nil { // the member does not answer for a moment
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
 	}
 
 	// A watch shows events while it is open.
@@ -547,7 +563,7 @@ func TestKubectl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Patience)
 	defer cancel()
 	seen := make(chan string, 1)
 	go func() {
@@ -558,10 +574,8 @@ func TestKubectl(t *testing.T) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for i := 0; ; i++ {
-		if err := client.CoreV1().RESTClient().Post().Namespace(namespace).Resource("configmaps").
-			Body([]byte(fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"made-%d"}}`, i))).Do(ctx).Error(); err != nil {
-			t.Fatal(err)
-		}
+		err := client.CoreV1().RESTClient().Post().Namespace(namespace).Resource("configmaps").
+			Body([]byte(fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"made-%d"}}`, i))).Do(ctx).Error()
 		select {
 		case line := <-seen:
 			if !strings.HasPrefix(line, "configmap/made-") {
@@ -571,7 +585,7 @@ func TestKubectl(t *testing.T) {
 			_ = watch.Wait()
 			return
 		case <-ctx.Done():
-			t.Fatal("the watch shows nothing")
+			t.Fatalf("the watch shows nothing; the last ConfigMap: %v", err)
 		case <-tick.C:
 		}
 	}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -75,9 +76,13 @@ func TestUnreachableClusterIsToldAtOnce(t *testing.T) {
 	}
 	warm := t.TempDir()
 	for _, args := range [][]string{{"api-resources"}, {"explain", "pods"}} {
-		if said, err := kubectl(warm, args...); err != nil {
-			t.Fatalf("kubectl %v of a cluster that is reached: %v: %s", args, err, said)
-		}
+		testenv.Eventually(t, "a command of a cluster that is reached", testenv.Patience, func() error {
+			said, err := kubectl(warm, args...)
+			if err != nil {
+				return fmt.Errorf("kubectl %v: %w: %s", args, err, said)
+			}
+			return nil
+		})
 	}
 	m.unreachable = away
 	for _, command := range []string{

@@ -44,7 +44,7 @@ func TestOnlyAPIServersListen(t *testing.T) {
 	}()
 	select {
 	case <-s.Ready():
-	case <-time.After(2 * time.Minute):
+	case <-time.After(testenv.Patience):
 		t.Fatal("the cluster is not ready")
 	}
 	cfg, err := c.List()[0].Config()

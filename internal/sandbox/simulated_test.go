@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -55,9 +56,7 @@ func TestNodesAreTakenOver(t *testing.T) {
 	dir := t.TempDir()
 	ctx := t.Context()
 	c, oak, stop := started(t, dir)
-	if err := oak.AddNodes(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "add a node", testenv.Patience, func() error { return oak.AddNodes(ctx, 1) })
 	lease := func() string {
 		t.Helper()
 		holder := ""
@@ -78,9 +77,13 @@ func TestNodesAreTakenOver(t *testing.T) {
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: corev1.ResourceQuotaSpec{
 		Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("9")},
 	}}
-	if _, err := c.CoreV1().ResourceQuotas("default").Create(ctx, quota, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Eventually(t, "create a ResourceQuota", testenv.Patience, func() error {
+		_, err := c.CoreV1().ResourceQuotas("default").Create(ctx, quota, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
 	labels := map[string]string{"app": "web"}
 	web := &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ReplicationControllerSpec{
 		Replicas: new(int32(1)), Selector: labels, Template: &corev1.PodTemplateSpec{
@@ -89,6 +92,9 @@ func TestNodesAreTakenOver(t *testing.T) {
 	}}
 	testenv.Eventually(t, "create a ReplicationController", testenv.Patience, func() error {
 		_, err := c.CoreV1().ReplicationControllers("default").Create(ctx, web, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
 		return err
 	})
 	testenv.Eventually(t, "its pod is ready", testenv.Patience, func() error {
@@ -101,14 +107,20 @@ func TestNodesAreTakenOver(t *testing.T) {
 	if after := lease(); after == before {
 		t.Errorf("the lease of the node is still of %s", before)
 	}
-	pods, err := c.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
-	if err != nil || len(pods.Items) != 1 {
-		t.Fatal(pods, err)
-	}
-	log, err := c.CoreV1().Pods("default").GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(ctx)
-	if want := "This container is simulated: no program runs in it.\n"; err != nil || string(log) != want {
-		t.Errorf("the log is %q (%v), want %q", log, err, want)
-	}
+	testenv.Eventually(t, "its pod has a log", testenv.Patience, func() error {
+		pods, err := c.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 {
+			t.Fatal(pods)
+		}
+		log, err := c.CoreV1().Pods("default").GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		if want := "This container is simulated: no program runs in it.\n"; err == nil && string(log) != want {
+			t.Fatalf("the log is %q, want %q", log, want)
+		}
+		return err
+	})
 	testenv.Eventually(t, "the quota counts the pod", testenv.Patience, func() error {
 		q, err := c.CoreV1().ResourceQuotas("default").Get(ctx, "pods", metav1.GetOptions{})
 		if used := q.Status.Used[corev1.ResourcePods]; err == nil && used.Value() != 1 {

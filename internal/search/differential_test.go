@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -201,7 +202,7 @@ func (d *differential) run() {
 			if d.random.IntN(4) > 0 {
 				continue
 			}
-			_, body := d.fleet.ask(d.t, http.MethodGet, d.path(q.kind)+"?"+q.query()+"&"+at(then.at), "")
+			_, body := d.ask(d.path(q.kind)+"?"+q.query()+"&"+at(then.at), "")
 			if diff := cmp.Diff(then.names, namesOf(body), cmpopts.EquateEmpty()); diff != "" {
 				d.t.Errorf("%s at a moment (-API server then, +fleet now):\n%s%v", q, diff, body["message"])
 			}
@@ -349,9 +350,15 @@ func (d *differential) delete(i int) {
 
 func (d *differential) remove(k comparedKind, o *unstructured.Unstructured) {
 	grace, background := int64(0), metav1.DeletePropagationBackground
-	if err := d.of(k).Delete(context.WithoutCancel(d.t.Context()), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &grace, PropagationPolicy: &background}); err != nil {
-		d.t.Fatalf("delete %s %s: %v", k.resource, o.GetName(), err)
-	}
+	tried := false
+	testenv.Eventually(d.t, "delete "+k.resource+" "+o.GetName(), testenv.Patience, func() error {
+		err := d.of(k).Delete(context.WithoutCancel(d.t.Context()), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: &grace, PropagationPolicy: &background})
+		if tried && apierrors.IsNotFound(err) { // since an attempt whose answer was lost
+			return nil
+		}
+		tried = true
+		return err
+	})
 }
 
 func (d *differential) clean() {
@@ -397,26 +404,41 @@ func (d *differential) happened(k comparedKind, o *unstructured.Unstructured, go
 	}
 }
 
-// member asks the API server.
-func (d *differential) member(path, accept string) (int, http.Header, map[string]any) {
+// ask asks the fleet, again if its database does not answer for a moment.
+func (d *differential) ask(path, accept string) (resp reply, body map[string]any) {
 	d.t.Helper()
-	req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, strings.TrimSuffix(d.config.Host, "/")+path, nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	if accept != "" {
-		req.Header.Set("Accept", accept)
-	}
-	resp, err := d.http.Do(req)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var body map[string]any
-	if err := json.NewDecoder(resp.Body).Decode(&body); err != nil {
-		d.t.Fatalf("%s: %v", path, err)
-	}
-	return resp.StatusCode, resp.Header, body
+	testenv.Eventually(d.t, path, testenv.Patience, func() error {
+		if resp, body = d.fleet.ask(d.t, http.MethodGet, path, accept); resp.StatusCode >= http.StatusInternalServerError {
+			return fmt.Errorf("%d %v", resp.StatusCode, body)
+		}
+		return nil
+	})
+	return resp, body
+}
+
+// member asks the API server, again if it cannot answer for the moment.
+func (d *differential) member(path, accept string) (code int, header http.Header, body map[string]any) {
+	d.t.Helper()
+	testenv.Eventually(d.t, path, testenv.Patience, func() error {
+		req, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, strings.TrimSuffix(d.config.Host, "/")+path, nil)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if accept != "" {
+			req.Header.Set("Accept", accept)
+		}
+		resp, err := d.http.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		code, header, body = resp.StatusCode, resp.Header, nil
+		if code >= http.StatusInternalServerError || code == http.StatusTooManyRequests {
+			return errors.New(resp.Status)
+		}
+		return json.NewDecoder(resp.Body).Decode(&body)
+	})
+	return code, header, body
 }
 
 func namesOf(body map[string]any) (out []string) {
@@ -430,7 +452,7 @@ func namesOf(body map[string]any) (out []string) {
 // compare asks both for a list, whole and in pages, and counts it. It says whether they answer with one.
 func (d *differential) compare(q *comparedList) bool {
 	code, _, want := d.member(d.path(q.kind)+"?"+q.query(), "")
-	resp, got := d.fleet.ask(d.t, http.MethodGet, d.path(q.kind)+"?"+q.query(), "")
+	resp, got := d.ask(d.path(q.kind)+"?"+q.query(), "")
 	if resp.StatusCode != code || got["reason"] != want["reason"] || got["kind"] != want["kind"] || got["apiVersion"] != want["apiVersion"] {
 		d.t.Errorf("%s: API server %d %v %v, fleet %d %v %v", q, code, want["reason"], want["message"], resp.StatusCode, got["reason"], got["message"])
 		return false
@@ -446,7 +468,7 @@ func (d *differential) compare(q *comparedList) bool {
 	limit := 1 + d.random.IntN(4)
 	for name, ask := range map[string]func(path string) map[string]any{
 		"API server": func(path string) map[string]any { _, _, body := d.member(path, ""); return body },
-		"fleet":      func(path string) map[string]any { _, body := d.fleet.ask(d.t, http.MethodGet, path, ""); return body },
+		"fleet":      func(path string) map[string]any { _, body := d.ask(path, ""); return body },
 	} {
 		var paged []string
 		for next := ""; ; {
@@ -466,7 +488,7 @@ func (d *differential) compare(q *comparedList) bool {
 	}
 	var paged []string
 	for next := ""; ; {
-		_, page := d.fleet.ask(d.t, http.MethodGet, fmt.Sprintf("%s?%s&limit=%d&orderby=%s&continue=%s", d.path(q.kind), q.query(), limit, url.QueryEscape(order), url.QueryEscape(next)), "")
+		_, page := d.ask(fmt.Sprintf("%s?%s&limit=%d&orderby=%s&continue=%s", d.path(q.kind), q.query(), limit, url.QueryEscape(order), url.QueryEscape(next)), "")
 		paged = append(paged, namesOf(page)...)
 		if next = (&unstructured.UnstructuredList{Object: page}).GetContinue(); next == "" {
 			break
@@ -475,7 +497,7 @@ func (d *differential) compare(q *comparedList) bool {
 	if diff := cmp.Diff(ordered, paged, cmpopts.EquateEmpty()); diff != "" {
 		d.t.Errorf("%s by %s in pages of %d:\n%s", q, order, limit, diff)
 	}
-	if _, counted := d.fleet.ask(d.t, http.MethodGet, d.path(q.kind)+"?group=cluster&"+q.query(), ""); fmt.Sprint(counted["total"]) != fmt.Sprint(len(q.selected)) {
+	if _, counted := d.ask(d.path(q.kind)+"?group=cluster&"+q.query(), ""); fmt.Sprint(counted["total"]) != fmt.Sprint(len(q.selected)) {
 		d.t.Errorf("%s: counted %v, listed %d", q, counted["total"], len(q.selected))
 	}
 	return true
@@ -524,7 +546,7 @@ func (d *differential) initial(q *comparedList) {
 // tables compares the tables of a kind.
 func (d *differential) tables(k comparedKind) {
 	_, _, want := d.member(d.path(k)+"?labelSelector=run%3D"+d.namespace, tableAccept)
-	_, got := d.fleet.ask(d.t, http.MethodGet, d.path(k)+"?labelSelector=run%3D"+d.namespace, tableAccept)
+	_, got := d.ask(d.path(k)+"?labelSelector=run%3D"+d.namespace, tableAccept)
 	shown := func(body map[string]any, own int) (heads, rows []any) {
 		definitions, _ := body["columnDefinitions"].([]any)
 		for _, definition := range definitions[own:] {
@@ -579,8 +601,17 @@ func (d *differential) options(k comparedKind) {
 			}
 			return d.refusal(client, root+d.path(k)+"?"+asked.Encode())
 		}
-		code, want := ask(d.http, strings.TrimSuffix(d.config.Host, "/"), false)
-		fleetCode, got := ask(http.DefaultClient, d.fleet.url, true)
+		var code, fleetCode int
+		var want, got string
+		testenv.Eventually(d.t, "both answer", testenv.Patience, func() error {
+			// The caches of the API server may not have the version yet.
+			code, want = ask(d.http, strings.TrimSuffix(d.config.Host, "/"), false)
+			fleetCode, got = ask(http.DefaultClient, d.fleet.url, true)
+			if max(code, fleetCode) >= http.StatusInternalServerError || code == http.StatusTooManyRequests {
+				return fmt.Errorf("%s?%s: API server %d %s, fleet %d %s", k.resource, options.Encode(), code, want, fleetCode, got)
+			}
+			return nil
+		})
 		if code != fleetCode || want != got {
 			d.t.Errorf("%s?%s: API server %d %s, fleet %d %s", k.resource, options.Encode(), code, want, fleetCode, got)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -123,9 +124,9 @@ func metered(t *testing.T) (namespace string, server getter) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := typed.Delete(context.Background(), definition); err != nil {
-				t.Error(err)
-			}
+			testenv.Eventually(t, "delete the definition", testenv.Patience, func() error {
+				return client.IgnoreNotFound(typed.Delete(context.Background(), definition))
+			})
 		})
 		served(t, disco, api.GroupVersionKind)
 	}
@@ -142,10 +143,20 @@ func metered(t *testing.T) (namespace string, server getter) {
 		}
 		testenv.Eventually(t, "metrics of "+one.name, testenv.Patience, func() error {
 			_, err := c.Resource(metricsVersion.WithResource(one.resource)).Namespace(one.namespace).Create(t.Context(), o, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost
+				return nil
+			}
 			return err
 		})
 	}
 	return namespace, asks(t, config)
+}
+
+// eventually repeats a check of answers by the clusters themselves: a busy one may not answer within
+// the time that a question has, and is left alone for a while then.
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	testenv.Eventually(t, "the clusters answer", testenv.Patience, check)
 }
 
 // TestMetrics: what is never mirrored is asked of the clusters, for who may see it, and answered without those that do not answer.
@@ -183,11 +194,14 @@ func TestMetrics(t *testing.T) {
 		"OnlyMetadata": {pods + "?clusters=oak&onlyMetadata=true", []string{"oak/" + db, "oak/" + web}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			resp, body := f.ask(t, http.MethodGet, c.path, "")
-			warnings := strings.Join(resp.Header.Values("Warning"), " ")
-			if diff := cmp.Diff(c.want, found(body)); diff != "" || !strings.Contains(warnings, c.says) || c.says == "" && warnings != "" {
-				t.Errorf("%s: %v %s", diff, body["message"], warnings)
-			}
+			eventually(t, func() error {
+				resp, body := f.ask(t, http.MethodGet, c.path, "")
+				warnings := strings.Join(resp.Header.Values("Warning"), " ")
+				if diff := cmp.Diff(c.want, found(body)); diff != "" || !strings.Contains(warnings, c.says) || c.says == "" && warnings != "" {
+					return fmt.Errorf("%s: %v %s", diff, body["message"], warnings)
+				}
+				return nil
+			})
 		})
 	}
 	for name, c := range map[string]struct {
@@ -215,10 +229,13 @@ func TestMetrics(t *testing.T) {
 			if c.code == http.StatusMethodNotAllowed {
 				method = http.MethodDelete
 			}
-			resp, body := f.ask(t, method, c.path, "")
-			if message := fmt.Sprint(body["message"]); resp.StatusCode != c.code || !strings.Contains(message, c.says) {
-				t.Errorf("%d %s", resp.StatusCode, message)
-			}
+			eventually(t, func() error {
+				resp, body := f.ask(t, method, c.path, "")
+				if message := fmt.Sprint(body["message"]); resp.StatusCode != c.code || !strings.Contains(message, c.says) {
+					return fmt.Errorf("%d %s", resp.StatusCode, message)
+				}
+				return nil
+			})
 		})
 	}
 	t.Run("Qualified", func(t *testing.T) {
@@ -226,17 +243,20 @@ func TestMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := client.Resource(metricsVersion.WithResource("pods")).Namespace(namespace+"@oak").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.namespace=" + namespace + "@oak"})
-		if err != nil || len(list.Items) != 2 || list.Items[0].GetNamespace() != namespace+"@oak" {
-			t.Errorf("%v %v", list, err)
-		}
-		one, err := client.Resource(metricsVersion.WithResource("nodes")).Get(t.Context(), "n-"+namespace+"@oak", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if cpu, _, _ := unstructured.NestedString(one.Object, "usage", "cpu"); cpu != "250m" {
-			t.Errorf("%v", one)
-		}
+		eventually(t, func() error {
+			list, err := client.Resource(metricsVersion.WithResource("pods")).Namespace(namespace+"@oak").List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.namespace=" + namespace + "@oak"})
+			if err != nil || len(list.Items) != 2 || list.Items[0].GetNamespace() != namespace+"@oak" {
+				return fmt.Errorf("%v %w", list, err)
+			}
+			one, err := client.Resource(metricsVersion.WithResource("nodes")).Get(t.Context(), "n-"+namespace+"@oak", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if cpu, _, _ := unstructured.NestedString(one.Object, "usage", "cpu"); cpu != "250m" {
+				return fmt.Errorf("%v", one)
+			}
+			return nil
+		})
 	})
 	t.Run("Kubectl", func(t *testing.T) {
 		for args, want := range map[string]string{
@@ -246,23 +266,27 @@ func TestMetrics(t *testing.T) {
 			"top pods --no-headers -l app=db -A":       "db|250m|64Mi",
 			"api-resources --api-group=metrics.k8s.io": "pods|metrics.k8s.io/v1beta1|true|PodMetrics",
 		} {
-			stdout, stderr, err := f.kubectl(t, strings.Fields(args)...)
-			if want == "" { // the node is in two clusters
-				if err == nil || !strings.Contains(stderr, "elm, oak") {
-					t.Errorf("kubectl %s: %v %s%s", args, err, stdout, stderr)
+			eventually(t, func() error {
+				stdout, stderr, err := f.kubectl(t, strings.Fields(args)...)
+				right := err == nil && strings.Contains(spaces.ReplaceAllString(stdout, "|"), want)
+				if want == "" { // the node is in two clusters
+					right = err != nil && strings.Contains(stderr, "elm, oak")
 				}
-				continue
-			}
-			if err != nil || !strings.Contains(spaces.ReplaceAllString(stdout, "|"), want) {
-				t.Errorf("kubectl %s: %v %s%s", args, err, stdout, stderr)
-			}
+				if !right {
+					return fmt.Errorf("kubectl %s: %w %s%s", args, err, stdout, stderr)
+				}
+				return nil
+			})
 		}
 		f.url += "/clusters/oak"
 		defer func() { f.url = strings.TrimSuffix(f.url, "/clusters/oak") }()
-		stdout, stderr, err := f.kubectl(t, "top", "nodes", "--no-headers")
-		if want := "n-" + namespace + "|250m|25%|64Mi|50%"; err != nil || !strings.Contains(spaces.ReplaceAllString(stdout, "|"), want) {
-			t.Errorf("%v %s%s", err, stdout, stderr)
-		}
+		eventually(t, func() error {
+			stdout, stderr, err := f.kubectl(t, "top", "nodes", "--no-headers")
+			if want := "n-" + namespace + "|250m|25%|64Mi|50%"; err != nil || !strings.Contains(spaces.ReplaceAllString(stdout, "|"), want) {
+				return fmt.Errorf("%w %s%s", err, stdout, stderr)
+			}
+			return nil
+		})
 	})
 	t.Run("Rights", func(t *testing.T) {
 		f.denied = func(a authorizationv1.ResourceAttributes) bool {
@@ -270,13 +294,16 @@ func TestMetrics(t *testing.T) {
 		}
 		f.some, f.closed = []string{namespace}, map[string][]string{namespace: {"elm"}}
 		defer func() { f.denied, f.some, f.closed = nil, nil, nil }()
-		resp, body := f.ask(t, http.MethodGet, pods, "")
-		if diff := cmp.Diff([]string{"oak/" + db, "oak/" + web}, found(body)); diff != "" || !strings.Contains(fmt.Sprint(resp.Header), "only pods.metrics.k8s.io in the namespaces") {
-			t.Errorf("%s %v", diff, resp.Header)
-		}
-		if strings.Contains(fmt.Sprint(resp.Header), "elm") {
-			t.Errorf("a cluster is named that is closed: %v", resp.Header)
-		}
+		eventually(t, func() error {
+			resp, body := f.ask(t, http.MethodGet, pods, "")
+			if strings.Contains(fmt.Sprint(resp.Header), "elm") {
+				t.Fatalf("a cluster is named that is closed: %v", resp.Header)
+			}
+			if diff := cmp.Diff([]string{"oak/" + db, "oak/" + web}, found(body)); diff != "" || !strings.Contains(fmt.Sprint(resp.Header), "only pods.metrics.k8s.io in the namespaces") {
+				return fmt.Errorf("%s %v", diff, resp.Header)
+			}
+			return nil
+		})
 		if resp, body := f.ask(t, http.MethodGet, "/apis/metrics.k8s.io/v1beta1/nodes", ""); resp.StatusCode != http.StatusForbidden {
 			t.Errorf("%d %v", resp.StatusCode, body)
 		}

@@ -67,7 +67,7 @@ func (r *tenancy) close(namespace string, clusters ...string) {
 // resume asks for a watch from a version, and returns the code and, if that is 200, the watch.
 func (f *fleet) resume(t *testing.T, path, version string) (int, *stream) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+path+"?watch=true&allowWatchBookmarks=true&resourceVersion="+version, nil)
 	if err != nil {
@@ -78,7 +78,7 @@ func (f *fleet) resume(t *testing.T, path, version string) (int, *stream) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = resp.Body.Close() })
-	return resp.StatusCode, &stream{t: t, lines: bufio.NewScanner(resp.Body), header: resp.Header}
+	return resp.StatusCode, &stream{t: t, lines: bufio.NewScanner(resp.Body), header: resp.Header, stop: stop}
 }
 
 // TestResumeAfterRightsChanged: a client goes on from a version as long as its rights are those under which it got it, and lists again when they are others.

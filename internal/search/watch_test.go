@@ -27,6 +27,7 @@ import (
 
 	fleetv1alpha1 "orrery.dev/orrery/api/fleet/v1alpha1"
 	"orrery.dev/orrery/internal/store"
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // stream is a watch as a client sees it.
@@ -35,12 +36,13 @@ type stream struct {
 	lines  *bufio.Scanner
 	header http.Header
 	last   string // the latest resourceVersion
+	stop   context.CancelFunc
 }
 
 // watch opens a watch, which is to be answered.
 func (f *fleet) watch(t *testing.T, path string) *stream {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute) // an event that never comes fails the test long before the server ends the watch
+	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.url+path, nil)
 	if err != nil {
@@ -51,7 +53,7 @@ func (f *fleet) watch(t *testing.T, path string) *stream {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = resp.Body.Close() })
-	s := &stream{t: t, lines: bufio.NewScanner(resp.Body), header: resp.Header}
+	s := &stream{t: t, lines: bufio.NewScanner(resp.Body), header: resp.Header, stop: stop}
 	s.lines.Buffer(nil, 1<<24)
 	if resp.StatusCode != http.StatusOK {
 		s.lines.Scan()
@@ -63,6 +65,8 @@ func (f *fleet) watch(t *testing.T, path string) *stream {
 // next is the next event, as TYPE cluster/namespace/name; "": the watch ended.
 func (s *stream) next() string {
 	s.t.Helper()
+	// An event that never comes fails the test long before the server ends the watch.
+	defer time.AfterFunc(testenv.Patience, s.stop).Stop()
 	if !s.lines.Scan() {
 		return ""
 	}
@@ -537,10 +541,7 @@ func TestInformer(t *testing.T) {
 			f.server.CloseClientConnections()
 		}
 	}
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	testenv.Eventually(t, "the informer has what there is", testenv.Patience, func() error {
 		have, there := map[string]string{}, map[string]string{}
 		for _, o := range informer.GetStore().List() {
 			u := o.(*unstructured.Unstructured)
@@ -548,18 +549,14 @@ func TestInformer(t *testing.T) {
 		}
 		list, err := client.Resource(pods).List(ctx, metav1.ListOptions{})
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		for _, u := range list.Items {
 			there[u.GetNamespace()+"/"+u.GetName()] = u.GetResourceVersion()
 		}
-		if maps.Equal(have, there) {
-			return
+		if !maps.Equal(have, there) {
+			return fmt.Errorf("the informer differs (-there, +has):\n%s", cmp.Diff(there, have))
 		}
-		select {
-		case <-deadline:
-			t.Fatalf("the informer differs (-there, +has):\n%s", cmp.Diff(there, have))
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
 }

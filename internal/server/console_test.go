@@ -86,24 +86,33 @@ func TestConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	browser := &http.Client{Jar: jar, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
-	ask := func(method, path, body string) (int, string) {
+	// ask asks again while the answer is that there is none for the moment.
+	ask := func(method, path, body string) (code int, answer string) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Origin", url)
-		r.Header.Set("Content-Type", "application/json")
-		response, err := browser.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return response.StatusCode, string(text)
+		testenv.Eventually(t, method+" "+path, testenv.Patience, func() error {
+			r, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Origin", url)
+			r.Header.Set("Content-Type", "application/json")
+			response, err := browser.Do(r)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			if err != nil {
+				return err
+			}
+			code, answer = response.StatusCode, string(text)
+			switch code {
+			case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+				return fmt.Errorf("%s: %s", response.Status, answer)
+			}
+			return nil
+		})
+		return code, answer
 	}
 	// With the page or, in a build without Node, how to get it.
 	if code, text := ask(http.MethodGet, "/", ""); code != http.StatusOK && code != http.StatusNotImplemented {

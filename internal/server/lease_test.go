@@ -62,12 +62,13 @@ func serve(dir string) error {
 	})
 }
 
-// leaseTimes are those of the servers of a test: the defaults under Soak, and short ones without it.
+// leaseTimes are those of the servers of a test: the defaults under Soak. Without it a Lease lasts
+// longer: no server must lose it because the machine is busy.
 func leaseTimes() hub.LeaseTimes {
 	if testenv.Soak() {
 		return hub.DefaultLeaseTimes
 	}
-	return hub.LeaseTimes{Duration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: 500 * time.Millisecond}
+	return hub.LeaseTimes{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 500 * time.Millisecond}
 }
 
 // replica is one of the servers of a hub, each of which reaches it by a recorder of its own.
@@ -212,14 +213,27 @@ func external(t *testing.T) *rest.Config {
 	}
 	config := rest.AnonymousClientConfig(h.Config())
 	config.BearerToken = token.Status.Token
+	admin, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, "the API server knows of the rights", testenv.Patience, func() error {
+		_, err := admin.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{Limit: 1})
+		return err
+	})
 	return config
 }
 
 // lease returns who holds the Lease, and when it was renewed last; no holder if nobody does.
 func lease(t *testing.T, api *testenv.API) (holder string, renewed time.Time) {
 	t.Helper()
-	found, err := api.Find(t.Context(), "coordination.k8s.io/v1", "Lease", "orrery-cluster", "orrery-server")
-	if err != nil {
+	t.Helper()
+	var found *unstructured.Unstructured
+	testenv.Eventually(t, "read the Lease", testenv.Patience, func() (err error) {
+		found, err = api.Find(t.Context(), "coordination.k8s.io/v1", "Lease", "orrery-cluster", "orrery-server")
+		return client.IgnoreNotFound(err)
+	})
+	if found == nil {
 		return "", renewed
 	}
 	var lease coordinationv1.Lease

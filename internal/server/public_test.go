@@ -3,6 +3,7 @@ package server_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/http"
 	"testing"
 
@@ -42,7 +43,7 @@ func TestPublicListener(t *testing.T) {
 			}
 			_ = response.Body.Close()
 			if response.StatusCode != want {
-				t.Errorf("%s answers %s, want %d", path, response.Status, want)
+				return fmt.Errorf("%s answers %s, want %d", path, response.Status, want)
 			}
 		}
 		published = url

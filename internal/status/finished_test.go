@@ -64,6 +64,17 @@ func (c *created) of(name string) []types.UID {
 	return slices.Clone(c.uids[name])
 }
 
+// wereCreated waits until the watch has told of these Jobs of a name, and of no others.
+func (f *fleet) wereCreated(c *created, name string, uids ...types.UID) {
+	f.t.Helper()
+	f.eventually("what was created is seen", func() error {
+		if diff := cmp.Diff(uids, c.of(name)); diff != "" {
+			return fmt.Errorf("created (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
 // job creates a Job and its binding on the hub.
 func (f *fleet) job(ns, name string, change func(*workv1alpha2.ResourceBinding), clusters ...string) *workv1alpha2.ResourceBinding {
 	f.t.Helper()
@@ -259,9 +270,7 @@ func (f *fleet) finishedWorkIsNotRunAgain(oak, elm client.Client) {
 	f.run(b, "elm", inPhase(workv1alpha2.RunSkipped))
 	f.rests(b, "elm")
 	f.noJob(elm, ns, "once")
-	if got := inOak.of("once"); len(got) != 1 || got[0] != ran.CopyUID {
-		f.t.Errorf("in oak were created %v, want %v alone", got, ran.CopyUID)
-	}
+	f.wereCreated(inOak, "once", ran.CopyUID)
 
 	request := f.askAgain(b, "1")
 	again := f.run(b, "oak", func(r workv1alpha2.Run) bool { return r.Rerun == request && inPhase(workv1alpha2.RunBegan)(r) })
@@ -288,9 +297,7 @@ func (f *fleet) finishedWorkIsNotRunAgain(oak, elm client.Client) {
 	f.deleteJob(oak, ns, "once")
 	f.restart(true)
 	f.rests(b, "oak")
-	if diff := cmp.Diff(made, inOak.of("once")); diff != "" {
-		f.t.Errorf("created in oak (-want +got):\n%s", diff)
-	}
+	f.wereCreated(inOak, "once", made...)
 }
 
 // A Job that has not ended is made again where it is deleted, and moves away and back.
@@ -372,13 +379,16 @@ func (f *fleet) workThatAnotherProcessBegan(oak client.Client) {
 	}
 	f.rests(ended, "oak")
 	f.condition(forgotten, workv1alpha2.ConditionFullyApplied, metav1.ConditionFalse, workv1alpha2.ReasonRunUnknown)
-	got := map[string]int{}
-	for _, name := range []string{"never-made", "made-and-ended", "forgotten"} {
-		got[name] = len(inOak.of(name))
-	}
-	if diff := cmp.Diff(map[string]int{"never-made": 1, "made-and-ended": 1, "forgotten": 0}, got); diff != "" {
-		f.t.Errorf("created in oak (-want +got):\n%s", diff)
-	}
+	f.eventually("what was created in oak is seen", func() error {
+		got := map[string]int{}
+		for _, name := range []string{"never-made", "made-and-ended", "forgotten"} {
+			got[name] = len(inOak.of(name))
+		}
+		if diff := cmp.Diff(map[string]int{"never-made": 1, "made-and-ended": 1, "forgotten": 0}, got); diff != "" {
+			return fmt.Errorf("created (-want +got):\n%s", diff)
+		}
+		return nil
+	})
 	f.askAgain(forgotten, "1")
 	f.run(forgotten, "oak", inPhase(workv1alpha2.RunBegan))
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"orrery.dev/orrery/internal/testenv"
 )
 
 // many are enough rows for a database of many pages.
@@ -92,7 +94,7 @@ func use(t *testing.T, s *Store) {
 		},
 		"Write": func() error { return s.Write(ctx, []Change{{Row: pod("a", "x", "0000", nil, nil)}}) },
 	}
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(testenv.Patience)
 	for name, call := range calls {
 		for err := call(); err != nil; err = call() {
 			if !errors.Is(err, ErrUnavailable) || time.Now().After(deadline) {

@@ -26,7 +26,7 @@ func persist(t *testing.T, s *Store, rows ...Row) {
 	for _, r := range rows {
 		changes = append(changes, Change{Row: r})
 	}
-	testenv.Eventually(t, "it is written", time.Minute, func() error {
+	testenv.Eventually(t, "it is written", testenv.Patience, func() error {
 		err := s.Write(context.Background(), changes)
 		if err != nil && !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%v, want ErrUnavailable or success", err)
@@ -97,7 +97,7 @@ func TestConnectionCut(t *testing.T) {
 			done <- s.Write(context.Background(), changes)
 		}()
 		var id int64
-		testenv.Eventually(t, "the batch waits", time.Minute, func() error {
+		testenv.Eventually(t, "the batch waits", testenv.Patience, func() error {
 			return db.QueryRowContext(t.Context(), waiting).Scan(&id)
 		})
 		_, err = db.ExecContext(t.Context(), fmt.Sprintf(cut, id))

@@ -2,6 +2,7 @@ package template
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -167,9 +168,12 @@ func TestKindComesAndGoes(t *testing.T) {
 		}
 		return nil
 	})
-	if heard.count(Event{GVK: gadgets}) == 0 {
-		t.Error("nobody was told that the kind is not served")
-	}
+	testenv.Eventually(t, "all are told that the kind is not served", patience, func() error {
+		if heard.count(Event{GVK: gadgets}) == 0 {
+			return errors.New("they were not")
+		}
+		return nil
+	})
 	crd := func() *apiextensionsv1.CustomResourceDefinition {
 		return &apiextensionsv1.CustomResourceDefinition{
 			ObjectMeta: metav1.ObjectMeta{Name: "gadgets.template.example.org"},

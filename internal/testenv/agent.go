@@ -27,14 +27,15 @@ func BuildAgent(dir string) (binary string, err error) {
 	return binary, nil
 }
 
-// Agent is a process by which a member dials its hub.
+// Agent is a process of the agent, with which a member dials its hub.
 type Agent struct {
 	cmd   *exec.Cmd
 	log   bytes.Buffer
 	ended chan error
 }
 
-// StartAgent starts an agent of a member, one of its replicas, which does all that it does there through the recorder, if there is one. It ends with the test at the latest.
+// StartAgent starts one replica of a member's agent. Its requests to the member go through the
+// recorder, if there is one. It is killed at the end of the test at the latest.
 func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 	t.Helper()
 	a := &Agent{ended: make(chan error, 1)}
@@ -60,19 +61,19 @@ func (m *Member) StartAgent(t testing.TB, binary, replica string) *Agent {
 // Kill ends the agent with SIGKILL.
 func (a *Agent) Kill() {
 	_ = a.cmd.Process.Kill()
-	for range a.ended { // it is closed when the process has ended
+	for range a.ended { // until the process has ended
 	}
 }
 
 // Quit ends the agent with SIGQUIT, and returns the stacks of its goroutines.
 func (a *Agent) Quit() string {
 	_ = a.cmd.Process.Signal(syscall.SIGQUIT)
-	for range a.ended { // it is closed when the process has ended
+	for range a.ended { // until the process has ended
 	}
 	return a.log.String()
 }
 
-// Wait waits until the agent has ended by itself, and returns how.
+// Wait waits until the agent has ended by itself, and returns its error.
 func (a *Agent) Wait(ctx context.Context) error {
 	select {
 	case err := <-a.ended:
@@ -82,10 +83,10 @@ func (a *Agent) Wait(ctx context.Context) error {
 	}
 }
 
-// PID of the agent.
+// PID returns the process ID of the agent.
 func (a *Agent) PID() int { return a.cmd.Process.Pid }
 
-// Listener is the host:port where agents find the hub.
+// Listener returns the host:port at which agents reach the hub.
 func (h *Hub) Listener(t testing.TB) string {
 	t.Helper()
 	var u *url.URL
@@ -103,7 +104,8 @@ func (h *Hub) Listener(t testing.TB) string {
 	return u.Host
 }
 
-// JoinByAgent applies in a member what a join by agent prints, so that its agent finds the hub through a network; nil: directly. It does not wait.
+// JoinByAgent applies the output of a join by agent in a member. Its agent then reaches the hub
+// through a network; nil: directly. JoinByAgent does not wait for the join.
 func (h *Hub) JoinByAgent(t testing.TB, m *Member, through *Network, args ...string) {
 	t.Helper()
 	cmd := exec.Command(h.binary, append([]string{"cluster", "join", m.Name, "--pull", "--agent-process", "--kubeconfig", h.Kubeconfig()}, args...)...)

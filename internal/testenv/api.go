@@ -21,18 +21,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// FieldManager is who tests write as.
+// FieldManager is the field manager of tests.
 const FieldManager = "testenv"
 
-// requestTimeout bounds what tests ask, for the server may be hanging.
+// requestTimeout limits the requests of tests, because the server may hang.
 const requestTimeout = 10 * time.Second
 
-// API is an API server as a person with kubectl uses it.
+// API is a client of an API server for tests, with the operations of a user of kubectl.
 type API struct {
 	client.Client
 }
 
-// NewAPI returns access to an API server.
+// NewAPI returns a client of an API server.
 func NewAPI(cfg *rest.Config) (*API, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Timeout = -1, requestTimeout
@@ -83,14 +83,14 @@ func (a *API) TryApply(ctx context.Context, manifests string) error {
 	return nil
 }
 
-// Apply applies manifests; it is tried until the server accepts them, for it may just have
-// been restarted.
+// Apply applies manifests. It retries until the server accepts them, because the server may be
+// restarting.
 func (a *API) Apply(t testing.TB, manifests string) {
 	t.Helper()
 	Eventually(t, "apply", Patience, func() error { return a.TryApply(context.Background(), manifests) })
 }
 
-// Find returns an object. The apiVersion is as in a manifest, such as apps/v1.
+// Find returns an object. apiVersion is as in a manifest, such as apps/v1.
 func (a *API) Find(ctx context.Context, apiVersion, kind, namespace, name string) (*unstructured.Unstructured, error) {
 	o := object(apiVersion, kind, namespace, name)
 	if err := a.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
@@ -99,17 +99,21 @@ func (a *API) Find(ctx context.Context, apiVersion, kind, namespace, name string
 	return o, nil
 }
 
-// Object returns an object that must be there.
+// Object returns an object, which must exist. It retries while the server does not answer.
 func (a *API) Object(t testing.TB, apiVersion, kind, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
-	o, err := a.Find(context.Background(), apiVersion, kind, namespace, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var o *unstructured.Unstructured
+	Eventually(t, "read "+kind+" "+name, Patience, func() (err error) {
+		o, err = a.Find(context.Background(), apiVersion, kind, namespace, name)
+		if apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err
+	})
 	return o
 }
 
-// Remove deletes an object, and does not wait until it has gone; absent is fine.
+// Remove deletes an object, if it exists, and does not wait until it is gone.
 func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
 	t.Helper()
 	Eventually(t, "delete "+kind+" "+name, Patience, func() error {
@@ -117,7 +121,7 @@ func (a *API) Remove(t testing.TB, apiVersion, kind, namespace, name string) {
 	})
 }
 
-// MergePatch changes an object by a JSON merge patch.
+// MergePatch changes an object with a JSON merge patch.
 func (a *API) MergePatch(t testing.TB, apiVersion, kind, namespace, name, patch string) {
 	t.Helper()
 	Eventually(t, "patch "+kind+" "+name, Patience, func() error {
@@ -129,7 +133,7 @@ func (a *API) MergePatch(t testing.TB, apiVersion, kind, namespace, name, patch 
 	})
 }
 
-// ListKind lists the objects of a kind in a namespace, or in all.
+// ListKind lists the objects of a kind in a namespace; "": in all namespaces.
 func (a *API) ListKind(ctx context.Context, apiVersion, kind, namespace string) ([]unstructured.Unstructured, error) {
 	l := &unstructured.UnstructuredList{}
 	l.SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, kind+"List"))

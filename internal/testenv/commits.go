@@ -16,25 +16,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CommitCut says where a connection is cut at a COMMIT.
+// CommitCut is the moment at which a connection is cut during a COMMIT.
 type CommitCut int
 
-// The cuts.
+// Values of CommitCut.
 const (
-	BeforeCommit CommitCut = iota // the COMMIT does not arrive
-	AfterCommit                   // the COMMIT is done, and its answer is lost
-	WhileCommit                   // the COMMIT is sent, and nobody waits for it
-	CommitCuts   = iota           // how many there are
+	BeforeCommit CommitCut = iota // the server does not get the COMMIT
+	AfterCommit                   // the COMMIT is done, and its response is lost
+	WhileCommit                   // the COMMIT is sent, and the connection is closed at once
+	CommitCuts   = iota           // number of values
 )
 
-// Commits is a TCP proxy before a database server, which cuts connections at a COMMIT.
+// Commits is a TCP proxy in front of a database server that cuts connections at a COMMIT.
 type Commits struct {
 	listener net.Listener
 	backend  func() (net.Conn, error)
-	frame    []byte // of a COMMIT, as drivers send it
+	frame    []byte // bytes of a COMMIT, as drivers send it
 
 	mu      sync.Mutex
-	cut     *CommitCut // at the next COMMIT; nil: it passes
+	cut     *CommitCut // for the next COMMIT; nil: none
 	refused int        // connections to refuse after the cut
 	refuse  int        // connections to refuse from now on
 	done    int        // cuts so far
@@ -42,7 +42,8 @@ type Commits struct {
 	serving sync.WaitGroup
 }
 
-// Commits starts a proxy before the server of a database that Create has made, and returns the DSN by which it is used.
+// Commits starts a proxy in front of the server of a database that Create has created. at is
+// the DSN with the address of the proxy.
 func (d *Database) Commits(t testing.TB, dsn string) (c *Commits, at string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +89,7 @@ func (d *Database) Commits(t testing.TB, dsn string) (c *Commits, at string) {
 		}
 		c.mu.Lock()
 		for conn := range c.open {
-			_ = conn.Close() // it is cut
+			_ = conn.Close() // errors do not matter any more
 		}
 		c.mu.Unlock()
 		c.serving.Wait()
@@ -96,21 +97,21 @@ func (d *Database) Commits(t testing.TB, dsn string) (c *Commits, at string) {
 	return c, at
 }
 
-// Next has the next COMMIT be cut, and then so many connections be refused.
+// Next cuts the next COMMIT, and refuses the given number of connections after that.
 func (c *Commits) Next(cut CommitCut, refused int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cut, c.refused = &cut, refused
 }
 
-// Done returns how many were cut.
+// Done returns the number of cuts.
 func (c *Commits) Done() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.done
 }
 
-// serve passes on what a client sends.
+// serve forwards the data of one client.
 func (c *Commits) serve(client net.Conn) {
 	c.mu.Lock()
 	refused := c.refuse > 0
@@ -151,16 +152,17 @@ func (c *Commits) serve(client net.Conn) {
 			close(swallow)
 			_, err = server.Write(buffer[:n])
 			if err == nil {
-				<-answers // of the COMMIT, which the client is not told of
+				<-answers // response to the COMMIT, which the client does not get
 			}
 		case *cut == WhileCommit:
-			_, _ = server.Write(buffer[:n]) // it arrives, or not
+			_, _ = server.Write(buffer[:n]) // it may or may not arrive
 		}
 		return
 	}
 }
 
-// at returns the cut at what a client sends; nil: none.
+// at returns the cut for the data of a client; nil: none. It counts the cut and ends the
+// request of Next.
 func (c *Commits) at(sent []byte) *CommitCut {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,10 +179,11 @@ func (c *Commits) close(conn net.Conn) {
 	c.mu.Lock()
 	delete(c.open, conn)
 	c.mu.Unlock()
-	_ = conn.Close() // it is cut
+	_ = conn.Close() // errors do not matter any more
 }
 
-// pass passes on what a server answers, until the answer that is swallowed.
+// pass forwards the responses of the server until swallow is closed. The next response is
+// dropped.
 func pass(client io.Writer, server io.Reader, swallow <-chan struct{}) error {
 	buffer := make([]byte, 1<<16)
 	for {

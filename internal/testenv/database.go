@@ -24,19 +24,21 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // driver of PostgreSQL
 )
 
-// Database is a kind of database server that tests use. The first test of a package that asks for one starts it on a Unix
-// socket, with data of its own, from the Debian packages that hack/database-packages.sh installs; StopDatabases ends it. Where
-// an environment variable has an administrator's DSN, that server is used instead.
+// Database is a kind of database server for tests. The first test of a package that calls
+// Create starts the server, on a Unix socket and with new data. The programs are from the
+// Debian packages that hack/database-packages.sh installs. StopDatabases stops the server. If
+// the environment variable has an administrator's DSN, that server is used instead.
 type Database struct {
 	Name     string // of the product
-	Variable string // with a DSN
+	Variable string // environment variable with a DSN
 
 	driver  string
-	program string // that serves
+	program string // name of the server's program
 	setup   func(d *Database) ([]string, error)
 	serve   func(d *Database) []string
-	dsn     func(d *Database, database string) string // as the driver takes it
-	scheme  string                                    // before the driver's DSN; "": it is there already
+	dsn     func(d *Database, database string) string // in the format of the driver
+	// scheme is the prefix before the driver's DSN; "": the DSN has it.
+	scheme string
 
 	once   sync.Once
 	failed error
@@ -45,7 +47,7 @@ type Database struct {
 	cmd    *exec.Cmd
 }
 
-// PostgreSQL and MariaDB are the servers that the mirror can be kept in.
+// PostgreSQL and MariaDB are the servers that can store the mirror.
 var (
 	PostgreSQL = &Database{
 		Name: "PostgreSQL", Variable: "ORRERY_TEST_POSTGRES_DSN", driver: "pgx", program: "postgres",
@@ -94,7 +96,7 @@ var (
 	}
 )
 
-// StopDatabases ends the servers that tests have started.
+// StopDatabases stops the servers that tests have started.
 func StopDatabases() error {
 	var errs []error
 	for _, d := range []*Database{PostgreSQL, MariaDB} {
@@ -110,27 +112,32 @@ func StopDatabases() error {
 
 func (d *Database) data() string { return filepath.Join(d.dir, "data") }
 
-// Create creates an empty database for one test and returns its DSN. Where the server is not
-// installed, it skips the test of an ordinary user, and fails the test of root, who can install it.
+// Create creates an empty database for one test and returns its DSN. If the server is not
+// installed, it skips the test. If the tests run as root, which can install the server, the
+// test fails instead.
 func (d *Database) Create(t testing.TB) string {
 	t.Helper()
 	d.once.Do(func() { d.failed = d.start() })
 	if d.failed != nil {
 		d.unavailable(t, os.Getuid() == 0)
 	}
-	name := "orrery_" + strings.ToLower(rand.Text()[:10])
-	d.exec(t, "CREATE DATABASE "+name)
+	var name string
+	Eventually(t, "create a database", Patience, func() error {
+		// Each attempt has a name of its own: the answer to the attempt before may be lost.
+		name = "orrery_" + strings.ToLower(rand.Text()[:10])
+		return d.exec("CREATE DATABASE " + name)
+	})
 	t.Cleanup(func() {
-		statement := "DROP DATABASE " + name
+		statement := "DROP DATABASE IF EXISTS " + name
 		if d == PostgreSQL {
 			statement += " WITH (FORCE)"
 		}
-		d.exec(t, statement)
+		Eventually(t, "drop a database", Patience, func() error { return d.exec(statement) })
 	})
 	return d.scheme + d.dsn(d, name)
 }
 
-// unavailable ends a test for which the server could not be started.
+// unavailable ends a test because the server could not be started.
 func (d *Database) unavailable(t testing.TB, root bool) {
 	t.Helper()
 	missing := errors.Is(d.failed, exec.ErrNotFound)
@@ -144,7 +151,7 @@ func (d *Database) unavailable(t testing.TB, root bool) {
 	}
 }
 
-// Open connects to a database that Create has made.
+// Open connects to a database that Create has created.
 func (d *Database) Open(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(d.driver, strings.TrimPrefix(dsn, d.scheme))
@@ -159,19 +166,19 @@ func (d *Database) administer() (*sql.DB, error) {
 	return sql.Open(d.driver, d.dsn(d, map[string]string{"pgx": "postgres", "mysql": "mysql"}[d.driver]))
 }
 
-func (d *Database) exec(t testing.TB, statement string) {
-	t.Helper()
+func (d *Database) exec(statement string) error {
 	db, err := d.administer()
 	if err == nil {
 		_, err = db.ExecContext(context.Background(), statement)
 		err = errors.Join(err, db.Close())
 	}
 	if err != nil {
-		t.Fatalf("%s: %v", statement, err)
+		return fmt.Errorf("%s: %w", statement, err)
 	}
+	return nil
 }
 
-// start makes the data and starts the server, unless one was given.
+// start creates the data and starts the server, unless the environment variable names one.
 func (d *Database) start() (err error) {
 	if d.given = os.Getenv(d.Variable); d.given != "" {
 		return nil
@@ -208,10 +215,10 @@ func (d *Database) start() (err error) {
 	return d.run()
 }
 
-// run starts the server on its data and returns when it answers.
+// run starts the server and returns when it answers.
 func (d *Database) run() error {
 	var said bytes.Buffer
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(Patience); ; {
 		cmd, err := d.command(d.serve(d))
 		if err != nil {
 			return err
@@ -229,7 +236,7 @@ func (d *Database) run() error {
 				return nil
 			}
 			select {
-			case err = <-ended: // what is left of the one before may still have the data
+			case err = <-ended: // processes of the former server may still use the data
 			case <-time.After(20 * time.Millisecond):
 				continue
 			}
@@ -250,7 +257,7 @@ func (d *Database) answers() bool {
 	return db.PingContext(context.Background()) == nil
 }
 
-// command runs a program of the server, as a user that it accepts.
+// command returns the command for a program of the server, as a user that the program accepts.
 func (d *Database) command(args []string) (*exec.Cmd, error) {
 	path, err := d.find(args[0])
 	if err != nil {
@@ -266,7 +273,7 @@ func (d *Database) command(args []string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// find looks for a program where Debian's packages put it.
+// find returns the path of a program, first in the directories of Debian's packages.
 func (d *Database) find(program string) (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + program)
 	if err != nil {
@@ -284,7 +291,8 @@ func (d *Database) find(program string) (string, error) {
 	return "", fmt.Errorf("%s: %w", program, exec.ErrNotFound)
 }
 
-// unprivileged is whom servers run as when the tests run as root, which they refuse.
+// unprivileged returns the user for the servers if the tests run as root, which the servers
+// refuse; nil: the same user.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Getuid() != 0 {
 		return nil, nil
@@ -298,7 +306,8 @@ func unprivileged() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(uidErr, gidErr)
 }
 
-// Kill ends the server with SIGKILL, as a host that loses its power. It skips the test when the server was given.
+// Kill ends the server with SIGKILL, as a loss of power would. It skips the test if the tests
+// have not started the server.
 func (d *Database) Kill(t testing.TB) {
 	t.Helper()
 	if d.given != "" {
@@ -321,7 +330,7 @@ func (d *Database) kill() error {
 	return nil
 }
 
-// Restart starts the server again after it was killed.
+// Restart starts the server again after Kill.
 func (d *Database) Restart(t testing.TB) {
 	t.Helper()
 	if err := d.run(); err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Patience is how long something may take that should take a moment, on a busy machine.
+// Patience is the longest time for something that usually takes a moment, on a busy machine.
 const Patience = 3 * time.Minute
 
-// pollInterval is short beside everything that is waited for.
+// pollInterval is short compared with all events that tests wait for.
 const pollInterval = 20 * time.Millisecond
 
-// Eventually waits until the check returns no error, and fails the test with its last error when it
-// still does after the deadline. Time in which the machine did not run this process does not count.
+// Eventually waits until check returns no error. After the deadline, it fails the test with the
+// last error of check. Time in which the machine did not run this process does not count.
 func Eventually(t testing.TB, what string, deadline time.Duration, check func() error) {
 	t.Helper()
 	if err := poll(deadline, check); err != nil {
@@ -25,25 +25,28 @@ func poll(deadline time.Duration, check func() error) error {
 	return pollWith(time.Sleep, deadline, check)
 }
 
-// pollWith puts the deadline off by what each sleep takes longer than it should: on a busy or
-// paused machine what is waited for is late, too.
+// pollWith extends the deadline by the time that each sleep is too long. On a busy or paused
+// machine, the awaited event is late as well.
 func pollWith(sleep func(time.Duration), deadline time.Duration, check func() error) error {
 	for end := time.Now().Add(deadline); ; {
+		began := time.Now()
 		err := check()
-		asked := time.Now()
-		if err == nil || asked.After(end) {
+		// The last check must begin after the deadline, so that a check that stalls beyond it
+		// is repeated.
+		if err == nil || began.After(end) {
 			return err
 		}
+		asked := time.Now()
 		sleep(pollInterval)
 		end = end.Add(max(0, time.Since(asked)-pollInterval))
 	}
 }
 
-// After is for what must not happen. It waits until a sentinel has had its effect, and fails the
-// test if the check returns an error then. The test writes the sentinel after what must have no
-// effect, where the program under test handles the two in their order: in one queue, or by one
-// reading of everything. The wait is as short as the machine allows, and no fixed time has to be
-// long enough.
+// After tests that something does not happen. It waits until sentinel returns no error, and
+// fails the test if check then returns an error. The test triggers the sentinel after the
+// action that must have no effect. The tested program must process both in order, in one queue
+// or in one pass over everything. So the wait is as short as the machine allows, and no fixed
+// time has to be long enough.
 func After(t testing.TB, what string, sentinel, check func() error) {
 	t.Helper()
 	Eventually(t, what+": wait for the sentinel", Patience, sentinel)
@@ -52,8 +55,8 @@ func After(t testing.TB, what string, sentinel, check func() error) {
 	}
 }
 
-// Never fails the test when the check returns an error before the time is over: for what
-// must not happen, where After has no sentinel to wait for.
+// Never fails the test if check returns an error within the time. It tests that something does
+// not happen where After has no sentinel.
 func Never(t testing.TB, what string, within time.Duration, check func() error) {
 	t.Helper()
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(pollInterval) {

@@ -9,14 +9,16 @@ import (
 )
 
 func TestPollReturnsTheLastError(t *testing.T) {
-	n := 0
-	err := poll(50*time.Millisecond, func() error { n++; return errors.New(strings.Repeat("x", n)) })
-	if n < 2 || err == nil || len(err.Error()) != n {
-		t.Errorf("after %d checks: %v", n, err)
-	}
-	if err := poll(0, func() error { return nil }); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		err := poll(50*time.Millisecond, func() error { n++; return errors.New(strings.Repeat("x", n)) })
+		if n < 2 || err == nil || len(err.Error()) != n {
+			t.Errorf("after %d checks: %v", n, err)
+		}
+		if err := poll(0, func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestPollDoesNotCountStalls: a machine that stands still in the middle of a wait takes nothing

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// discard is where a recorder's server logs the connections that a test has ended.
+// discard drops the messages of a recorder's server about connections that a test has ended.
 var discard = log.New(io.Discard, "", 0)
 
-// faultyListener accepts connections that obey their recorder's fault.
+// faultyListener accepts connections that have the recorder's fault.
 type faultyListener struct {
 	net.Listener
 	recorder *Recorder
@@ -19,7 +19,7 @@ type faultyListener struct {
 	open map[*faultyConn]struct{}
 }
 
-// Accept refuses connections while the recorder is cut off.
+// Accept closes connections at once during the fault Cut.
 func (l *faultyListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -37,7 +37,7 @@ func (l *faultyListener) Accept() (net.Conn, error) {
 	}
 }
 
-// cut ends every connection.
+// cut closes every connection.
 func (l *faultyListener) cut() {
 	l.mu.Lock()
 	open := make([]*faultyConn, 0, len(l.open))
@@ -50,7 +50,7 @@ func (l *faultyListener) cut() {
 	}
 }
 
-// faultyConn passes no byte while its recorder hangs.
+// faultyConn passes no bytes during the fault Hang.
 type faultyConn struct {
 	net.Conn
 	listener *faultyListener
@@ -58,7 +58,7 @@ type faultyConn struct {
 	closed   chan struct{}
 }
 
-// wait returns when the recorder does not hang, or the connection is closed.
+// wait blocks during the fault Hang, or until the connection is closed.
 func (c *faultyConn) wait() {
 	for {
 		fault, _, ended := c.listener.recorder.state()
@@ -84,7 +84,7 @@ func (c *faultyConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Close forgets the connection.
+// Close implements net.Conn.
 func (c *faultyConn) Close() error {
 	c.once.Do(func() {
 		close(c.closed)
@@ -95,7 +95,7 @@ func (c *faultyConn) Close() error {
 	return c.Conn.Close()
 }
 
-// reset closes the connection so that the peer notices at once.
+// reset closes the connection with a reset, so that the peer sees it at once.
 func (c *faultyConn) reset() {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -24,25 +24,25 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
-// Member is a cluster with real controllers and scheduler and simulated nodes. Everything
-// that a hub does there is recorded; the embedded API goes around the recorder.
+// Member is a cluster with real controllers and scheduler and simulated nodes. The Recorder
+// records all requests of a hub; the embedded API bypasses it.
 type Member struct {
 	*API
 	*Recorder
-	// Name of the cluster, by which it is joined.
+	// Name with which the cluster joins.
 	Name       string
 	cfg        *rest.Config
 	kubeconfig string
-	processes  string // the directory of their pidfiles
+	processes  string // directory of the pidfiles
 }
 
-// Members are clusters on this machine.
+// Members is a set of clusters on this machine.
 type Members struct {
 	List []*Member
 	stop func() error
 }
 
-// StartMembers starts clusters, each with the number of nodes.
+// StartMembers starts clusters with the given number of nodes each.
 func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error) {
 	clusters, err := sandbox.Prepare(
 		sandbox.Options{Dir: filepath.Join(dir, "members"), KubeBinary: KubeBinary(), Tier: sandbox.Simulated, GOGC: GOGC}, names...,
@@ -80,7 +80,7 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 		return nil, err
 	}
 	for _, c := range clusters.List() {
-		if err := c.AddNodes(ctx, nodes); err != nil {
+		if err := poll(Patience, func() error { return c.AddNodes(ctx, nodes) }); err != nil {
 			return nil, err
 		}
 		cfg, err := c.Config()
@@ -97,8 +97,8 @@ func StartMembers(dir string, nodes int, names ...string) (_ *Members, err error
 	return m, nil
 }
 
-// NewMember puts a recorder before an API server that runs already. Its kubeconfig is kept in a
-// directory. Who calls this closes the recorder.
+// NewMember starts a recorder in front of an API server that is running. It stores a kubeconfig
+// in dir. The caller closes the recorder.
 func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
 	m := &Member{Name: name, cfg: cfg, kubeconfig: filepath.Join(dir, name+".kubeconfig")}
 	var err error
@@ -114,7 +114,7 @@ func NewMember(dir, name string, cfg *rest.Config) (*Member, error) {
 	return m, nil
 }
 
-// Member is the server as a cluster that can be joined, with no recorder before it.
+// Member returns the server as a cluster that can join, without a recorder.
 func (s *Server) Member(t testing.TB, name string) *Member {
 	t.Helper()
 	m := &Member{Name: name, cfg: s.Config(), kubeconfig: filepath.Join(t.TempDir(), name+".kubeconfig")}
@@ -131,7 +131,7 @@ func (s *Server) Member(t testing.TB, name string) *Member {
 // Stop stops the clusters.
 func (m *Members) Stop() error { return m.stop() }
 
-// Named returns the member of a name.
+// Named returns the member with the name; nil if there is none.
 func (m *Members) Named(name string) *Member {
 	for _, one := range m.List {
 		if one.Name == name {
@@ -141,25 +141,28 @@ func (m *Members) Named(name string) *Member {
 	return nil
 }
 
-// DirectConfig goes around the recorder.
+// DirectConfig returns a configuration that bypasses the recorder.
 func (m *Member) DirectConfig() *rest.Config { return rest.CopyConfig(m.cfg) }
 
-// Hub is an `orrery server`, run as its users run it, with a data directory of its own.
+// Hub is an `orrery server` with its own data directory.
 type Hub struct {
 	*API
-	// Dir is its data directory.
+	// Dir is the data directory.
 	Dir    string
 	binary string
-	ports  []*process.Port // of the API server, the fleet API and the public listener; also while the hub is down
+	// Ports of the API server, the fleet API and the public listener. They stay reserved while
+	// the hub is down.
+	ports  []*process.Port
 	log    string
 	flags  []string
 	cmd    *exec.Cmd
 	exited chan struct{}
 }
 
-// BuildOrrery builds the orrery binary of this tree into a directory. Tests that run under the race detector get one that
-// does. Linking takes ten seconds and Go keeps no result of it, so the binary is built in bin/test, where it stays: the next
-// caller builds nothing unless the source has changed, and a stale binary is never used.
+// BuildOrrery builds the orrery binary of this tree into a directory, with the race detector if
+// the tests have it. Linking takes ten seconds and Go does not cache its result, so the binary
+// is built in bin/test and stays there. The next caller builds again only if the source has
+// changed, so a stale binary is never used.
 func BuildOrrery(dir string) (binary string, err error) {
 	name, args, cgo := "orrery", []string{"build"}, "0"
 	if RaceDetector {
@@ -180,7 +183,7 @@ func BuildOrrery(dir string) (binary string, err error) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build orrery: %w\n%s", err, out)
 	}
-	// The caller has a file of its own: the next build replaces the one in bin/test.
+	// The caller gets its own copy: the next build replaces the file in bin/test.
 	binary = filepath.Join(dir, "orrery")
 	if out, err := exec.Command("cp", "--reflink=auto", filepath.Join(kept, name), binary).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build orrery: %w\n%s", err, out)
@@ -188,8 +191,8 @@ func BuildOrrery(dir string) (binary string, err error) {
 	return binary, nil
 }
 
-// lockFile waits until no other process has the lock of a file. It makes the system calls itself: Go's cache of test results
-// would depend on a file that os opens.
+// lockFile waits until it has locked a file. It uses system calls directly: Go's cache of test
+// results would depend on a file that package os opens.
 func lockFile(path string) (unlock func() error, err error) {
 	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT|syscall.O_CLOEXEC, 0o644)
 	if err != nil {
@@ -206,17 +209,18 @@ func lockFile(path string) (unlock func() error, err error) {
 	}
 }
 
-// StartHub starts a hub whose data directory is hub in dir. The flags are for `orrery server`, each time it starts.
+// StartHub starts a hub with the data directory DIR/hub. flags are flags of `orrery server`,
+// for each start.
 func StartHub(dir, binary string, flags ...string) (*Hub, error) {
 	h := &Hub{Dir: filepath.Join(dir, "hub"), binary: binary, log: filepath.Join(dir, "hub.log"), flags: flags}
 	return h, h.Start()
 }
 
-// hubAddress is where a hub listens.
+// hubAddress is the address at which a hub listens.
 const hubAddress = "127.0.0.1"
 
 // Start starts the server and waits until it is ready. Its ports stay reserved until the test
-// process ends, so that a hub that was stopped finds them free.
+// process ends, so that a stopped hub can start again with them.
 func (h *Hub) Start() error {
 	for len(h.ports) < 3 {
 		port, err := process.ReservePort(hubAddress, 0)
@@ -241,7 +245,7 @@ func (h *Hub) Start() error {
 		"--unsafe-no-fsync", "-v=1", "--ready-file", ready,
 	}, h.flags...)...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
-	// A test that is killed leaves no server behind.
+	// The kernel kills the server when the test process is killed.
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := StartFromLastingThread(h.cmd); err != nil {
 		return err
@@ -249,7 +253,7 @@ func (h *Hub) Start() error {
 	exited := make(chan struct{})
 	h.exited = exited
 	go func(cmd *exec.Cmd) { _ = cmd.Wait(); close(exited) }(h.cmd)
-	err = poll(3*time.Minute, func() error {
+	err = poll(Patience, func() error {
 		select {
 		case <-exited:
 			return nil
@@ -270,8 +274,9 @@ func (h *Hub) Start() error {
 	return err
 }
 
-// StartFromLastingThread starts a process that is killed when this process ends, and not
-// before: the kernel counts the thread as its parent.
+// StartFromLastingThread starts a process with a parent-death signal that is sent when this
+// process ends, and not before. The kernel sends it when the thread that started the process
+// ends.
 func StartFromLastingThread(cmd *exec.Cmd) error {
 	lasting.Do(func() { go lastingThread() })
 	done := make(chan error)
@@ -279,15 +284,15 @@ func StartFromLastingThread(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// Kubeconfig is an administrator's.
+// Kubeconfig returns the path of an administrator's kubeconfig.
 func (h *Hub) Kubeconfig() string { return filepath.Join(h.Dir, "kubeconfig") }
 
-// Config is an administrator's access to the hub.
+// Config returns a configuration of an administrator for the hub.
 func (h *Hub) Config() (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", h.Kubeconfig())
 }
 
-// Running is true until the server has ended.
+// Running reports whether the server is running.
 func (h *Hub) Running() bool {
 	if h.cmd == nil {
 		return false
@@ -300,7 +305,7 @@ func (h *Hub) Running() bool {
 	}
 }
 
-// Stop ends the server as an operator does.
+// Stop ends the server with SIGTERM, as an operator does. It kills a server that does not end.
 func (h *Hub) Stop() error {
 	if !h.Running() {
 		return nil
@@ -326,7 +331,7 @@ func (h *Hub) Kill() {
 }
 
 // Signal sends a signal to a process of the hub: etcd, kube-apiserver or
-// kube-controller-manager. One that is not running now is no error.
+// kube-controller-manager. It does nothing if the process is not running.
 func (h *Hub) Signal(name string, sig syscall.Signal) error {
 	return signalPidfile(filepath.Join(h.Dir, "*", name+".pid"), sig)
 }
@@ -350,7 +355,7 @@ func signalPidfile(pattern string, sig syscall.Signal) error {
 	}
 	words := strings.Fields(string(text))
 	if len(words) == 0 {
-		return nil // it is being written
+		return nil // the file is being written
 	}
 	pid, err := strconv.Atoi(words[0])
 	if err != nil {
@@ -362,13 +367,13 @@ func signalPidfile(pattern string, sig syscall.Signal) error {
 	return nil
 }
 
-// Backup copies etcd's data away. The hub must be stopped.
+// Backup copies etcd's data to a directory. The hub must be stopped.
 func (h *Hub) Backup(to string) error {
 	return os.CopyFS(to, os.DirFS(filepath.Join(h.Dir, "etcd", "data")))
 }
 
-// Restore puts etcd's data back, as an operator restores a backup: everything else in the
-// data directory stays. The hub must be stopped.
+// Restore replaces etcd's data with a backup, as an operator does. Everything else in the data
+// directory stays. The hub must be stopped.
 func (h *Hub) Restore(from string) error {
 	data := filepath.Join(h.Dir, "etcd", "data")
 	if err := os.RemoveAll(data); err != nil {
@@ -380,7 +385,7 @@ func (h *Hub) Restore(from string) error {
 	return os.Chmod(data, 0o700)
 }
 
-// LogTail is the end of the server's log.
+// LogTail returns the last lines of the server's log.
 func (h *Hub) LogTail(lines int) string {
 	text, err := os.ReadFile(h.log)
 	if err != nil {
@@ -390,7 +395,7 @@ func (h *Hub) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// LogSize is how much the server has logged so far, for LogSince.
+// LogSize returns the present size of the server's log, for LogSince.
 func (h *Hub) LogSize() int64 {
 	info, err := os.Stat(h.log)
 	if err != nil {
@@ -399,7 +404,7 @@ func (h *Hub) LogSize() int64 {
 	return info.Size()
 }
 
-// LogSince is what the server has logged since then.
+// LogSince returns the server's log after that size.
 func (h *Hub) LogSince(size int64) string {
 	text, err := os.ReadFile(h.log)
 	if err != nil {
@@ -408,8 +413,8 @@ func (h *Hub) LogSince(size int64) string {
 	return string(text[min(int(size), len(text)):])
 }
 
-// Crash returns the part of a server's log that begins where it says that the Go program ended by a fault of its own, or that
-// the race detector found one. It is empty if the log says neither.
+// Crash returns the part of a server's log that begins with a crash of the Go program or a
+// report of the race detector; "" if there is neither.
 func Crash(log string) string {
 	if at := crash.FindStringIndex(log); at != nil {
 		return log[at[0]:min(len(log), at[0]+crashBytes)]
@@ -417,7 +422,7 @@ func Crash(log string) string {
 	return ""
 }
 
-// crashBytes are enough for the stacks of what met.
+// crashBytes is enough for the stacks of the goroutines that raced.
 const crashBytes = 8 << 10
 
 var crash = regexp.MustCompile(`(?m)^(panic: |fatal error: |WARNING: DATA RACE)`)
@@ -448,13 +453,13 @@ func (h *Hub) Join(m *Member, args ...string) error {
 	return err
 }
 
-// Unjoin takes a member out of the fleet and returns when it has left. Its workloads stay.
+// Unjoin removes a member from the fleet and returns when it has left. Its workloads stay.
 func (h *Hub) Unjoin(m *Member, args ...string) error {
 	_, err := h.Orrery(append([]string{"cluster", "unjoin", m.Name}, args...)...)
 	return err
 }
 
-// Joined is true when the hub has a Cluster of the member's name.
+// Joined reports whether the hub has a Cluster with the member's name.
 func (h *Hub) Joined(t testing.TB, m *Member) bool {
 	t.Helper()
 	joined := false

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// Page must be called by each test that opens the console's page in a browser: Programs does not
-// cover the page. hack/digests.sh sets ORRERY_PAGE to its digest.
+// Page must be called by each test that opens the console's page in a browser, because Programs
+// does not cover the page. hack/digests.sh sets ORRERY_PAGE to the digest of the page.
 func Page() { _ = os.Getenv("ORRERY_PAGE") }
 
-// Inputs has Go's cache of test results depend on files of the project that a program reads which
-// the test runs, such as a script of hack. Paths begin at the root of the project; of a directory
-// all files count.
+// Inputs makes Go's cache of test results depend on files of the project that are read by
+// programs which the test runs, such as a script of hack. Paths are relative to the root of the
+// project. A directory stands for all files in it.
 func Inputs(t testing.TB, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -21,7 +21,7 @@ func Inputs(t testing.TB, paths ...string) {
 			if err != nil {
 				return err
 			}
-			_, err = os.Stat(path) // which Go's cache notes
+			_, err = os.Stat(path) // Go's cache records this call
 			return err
 		})
 		if err != nil {

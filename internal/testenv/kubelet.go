@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -24,7 +25,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// Kubelet answers for a node of a real API server as a kubelet does: it has logs, and runs a few commands.
+// Kubelet is a simulated kubelet of one node of a real API server. It serves logs and runs a
+// few commands.
 type Kubelet struct {
 	t         testing.TB
 	lock      sync.Mutex
@@ -40,7 +42,8 @@ type logged struct {
 	text string
 }
 
-// StartKubelet makes a node, on which nothing is scheduled, and answers for it until the test ends. What simulates nodes takes it for ready and leaves it.
+// StartKubelet creates a node on which nothing is scheduled, and serves its kubelet API until
+// the test ends. Simulators of nodes see a ready node and do not change it.
 func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 	t.Helper()
 	k := &Kubelet{t: t, logs: map[string][]logged{}}
@@ -58,7 +61,7 @@ func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 	resources := func(cpu, memory string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
 	}
-	if _, err := nodes.Create(t.Context(), &corev1.Node{
+	made := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: node},
 		Spec:       corev1.NodeSpec{Unschedulable: true},
 		Status: corev1.NodeStatus{
@@ -67,39 +70,53 @@ func StartKubelet(t testing.TB, of *rest.Config, node string) *Kubelet {
 			Conditions:      []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 			Allocatable:     resources("2", "4Gi"), Capacity: resources("4", "8Gi"),
 		},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := nodes.Delete(context.WithoutCancel(t.Context()), node, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
+	tried := false
+	Eventually(t, "create node "+node, Patience, func() error {
+		_, err := nodes.Create(t.Context(), made, metav1.CreateOptions{})
+		if tried && apierrors.IsAlreadyExists(err) {
+			return nil // an earlier attempt succeeded, and its response was lost
 		}
+		if apierrors.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		tried = true
+		return err
+	})
+	t.Cleanup(func() {
+		Eventually(t, "delete node "+node, Patience, func() error {
+			err := nodes.Delete(context.WithoutCancel(t.Context()), node, metav1.DeleteOptions{})
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
 	})
 	return k
 }
 
-// Says has a container log a line, so many seconds after some time.
+// Says adds a line to the log of a container, POD/CONTAINER. second is the second of its time.
 func (k *Kubelet) Says(container string, second int, text string) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	k.logs[container] = append(k.logs[container], logged{time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC), text})
 }
 
-// Asked is what the last request for a log asked for.
+// Asked returns the query parameters of the last request for a log.
 func (k *Kubelet) Asked() url.Values {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	return k.last
 }
 
-// Commands are all that it was told to run.
+// Commands returns all commands that were executed.
 func (k *Kubelet) Commands() []string {
 	k.lock.Lock()
 	defer k.lock.Unlock()
 	return slices.Clone(k.commands)
 }
 
-// OnCommand has a function called with each command that it is told to run, before it answers; nil: none.
+// OnCommand sets a function that is called with each command before its response; nil: none.
 func (k *Kubelet) OnCommand(f func()) {
 	k.lock.Lock()
 	defer k.lock.Unlock()
@@ -147,7 +164,8 @@ func (k *Kubelet) serveLog(w http.ResponseWriter, r *http.Request, of string) {
 	}
 }
 
-// serveSession runs the commands cat, false and echo, and tells who attaches where it is.
+// serveSession runs the commands cat and false, and echoes all others. An attach writes the
+// name of the container.
 func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []string) {
 	query := r.URL.Query()
 	if at[0] == "exec" {
@@ -211,5 +229,5 @@ func (k *Kubelet) serveSession(w http.ResponseWriter, r *http.Request, at []stri
 	for _, stream := range named {
 		_ = stream.Close()
 	}
-	<-conn.CloseChan() // what is on its way would be lost
+	<-conn.CloseChan() // data that is still being sent would be lost
 }

@@ -18,27 +18,28 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// UniqueName returns a name for a cluster-scoped object of one test: the prefix and what no other
-// test has.
+// UniqueName returns a name for a cluster-scoped object of one test: the prefix and a random
+// suffix.
 func UniqueName(prefix string) string { return prefix + "-" + strings.ToLower(rand.Text()[:8]) }
 
-// Leftovers fails the test if it leaves cluster-scoped objects of Orrery's kinds behind: policies
-// and clusters of one test have effects in the next one on the same API server. A test calls it
-// first, so that the check comes after all other cleanups. Objects that are being deleted do not
-// count, nor do those with an owner: a cluster's garbage collector deletes them. Tests that run
-// beside others on the same server cannot use it.
+// Leftovers fails the test if it leaves cluster-scoped objects of Orrery's kinds behind:
+// policies and clusters of one test affect the next one on the same API server. A test calls it
+// first, so that the check runs after all other cleanups. Objects that are being deleted do not
+// count, nor do objects with an owner, which a garbage collector deletes. Tests that run in
+// parallel on the same server cannot use it.
 func Leftovers(t testing.TB, cfg *rest.Config) {
 	t.Helper()
-	before, err := clusterScoped(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
+	list := func() (found map[types.UID]string) {
+		t.Helper()
+		Eventually(t, "list cluster-scoped objects", Patience, func() (err error) {
+			found, err = clusterScoped(context.Background(), cfg)
+			return err
+		})
+		return found
 	}
+	before := list()
 	t.Cleanup(func() {
-		after, err := clusterScoped(context.Background(), cfg)
-		if err != nil {
-			t.Error(err)
-			return
-		}
+		after := list()
 		maps.DeleteFunc(after, func(uid types.UID, _ string) bool { return before[uid] != "" })
 		if left := slices.Sorted(maps.Values(after)); len(left) > 0 {
 			t.Errorf("the test leaves cluster-scoped objects behind, which other tests see; delete them in a t.Cleanup: %s", strings.Join(left, ", "))

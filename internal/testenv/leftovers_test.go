@@ -3,8 +3,6 @@ package testenv
 import (
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // later is a test whose cleanups run when end is called.
@@ -64,8 +62,5 @@ func TestLeftovers(t *testing.T) {
 		t.Errorf("said %q, want %q", said, want)
 	}
 	remove(left)
-	o := object("policy.orrery.dev/v1alpha1", "ClusterAccess", "", leaving)
-	if err := api.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
-		t.Fatal(err)
-	}
+	api.MergePatch(t, "policy.orrery.dev/v1alpha1", "ClusterAccess", "", leaving, `{"metadata":{"finalizers":null}}`)
 }

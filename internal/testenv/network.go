@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Network relays TCP connections to a server, and has the faults of networks when it is told to.
+// Network is a TCP proxy in front of a server that can simulate faults of networks.
 type Network struct {
 	listener net.Listener
 	to       string
@@ -25,13 +25,13 @@ type Network struct {
 // networkLink is one connection through a Network.
 type networkLink struct {
 	client, server net.Conn
-	lost           chan struct{} // closed when nothing passes any more
+	lost           chan struct{} // closed when the link loses all data
 	once           sync.Once
 	used           atomic.Int64
 }
 
-// NewNetwork starts a network in front of an address, which ends with the test. It drops connections on which nothing has passed for a time, as
-// balancers do; zero: none.
+// NewNetwork starts a proxy in front of an address. It ends with the test. It drops connections
+// that were idle for the given time, as load balancers do; zero: none.
 func NewNetwork(t testing.TB, to string, idle time.Duration) *Network {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -47,13 +47,13 @@ func NewNetwork(t testing.TB, to string, idle time.Duration) *Network {
 	return n
 }
 
-// Address at which the server is reached through the network.
+// Address returns the address at which clients reach the server through the proxy.
 func (n *Network) Address() string { return n.listener.Addr().String() }
 
-// Dropped is how many connections were dropped because they were idle.
+// Dropped returns the number of connections that were dropped because they were idle.
 func (n *Network) Dropped() int64 { return n.dropped.Load() }
 
-// Count is how many connections came.
+// Count returns the number of accepted connections.
 func (n *Network) Count() int64 { return n.came.Load() }
 
 func (n *Network) serve() {
@@ -84,7 +84,7 @@ func (n *Network) serve() {
 	}
 }
 
-// watch drops a connection that is idle.
+// watch drops a connection when it is idle.
 func (n *Network) watch(l *networkLink) {
 	n.mu.Lock()
 	open := n.links[l]
@@ -96,7 +96,7 @@ func (n *Network) watch(l *networkLink) {
 		time.AfterFunc(left, func() { n.watch(l) })
 	default:
 		select {
-		case <-l.lost: // it is another fault that nothing passes
+		case <-l.lost: // another fault is the reason why it is idle
 		default:
 			n.dropped.Add(1)
 		}
@@ -106,7 +106,8 @@ func (n *Network) watch(l *networkLink) {
 
 func (l *networkLink) lose() { l.once.Do(func() { close(l.lost) }) }
 
-// half passes bytes one way. What is lost is read and told to nobody.
+// half forwards bytes in one direction. Once the link is lost, it discards all bytes and does
+// not close the other side.
 func (n *Network) half(l *networkLink, to, from net.Conn) {
 	p := make([]byte, 32<<10)
 	for {
@@ -114,7 +115,7 @@ func (n *Network) half(l *networkLink, to, from net.Conn) {
 		select {
 		case <-l.lost:
 			_, _ = io.Copy(io.Discard, from)
-			_ = from.Close() // the other side is not told
+			_ = from.Close() // the other side stays open
 			return
 		default:
 		}
@@ -137,7 +138,7 @@ func (n *Network) end(l *networkLink) {
 	_ = l.server.Close()
 }
 
-// all are the connections that are there.
+// all returns the present connections.
 func (n *Network) all() []*networkLink {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,7 +149,7 @@ func (n *Network) all() []*networkLink {
 	return links
 }
 
-// Reset ends all connections at once.
+// Reset resets all connections at once.
 func (n *Network) Reset() {
 	for _, l := range n.all() {
 		for _, c := range []net.Conn{l.client, l.server} {
@@ -160,14 +161,14 @@ func (n *Network) Reset() {
 	}
 }
 
-// Swallow loses everything on the connections that are there, and tells nobody. New ones work.
+// Swallow silently loses all data of the present connections. New connections work.
 func (n *Network) Swallow() {
 	for _, l := range n.all() {
 		l.lose()
 	}
 }
 
-// HalfOpen ends the connections that are there for one side, and the other is not told.
+// HalfOpen closes the present connections for one side only, and loses all their data.
 func (n *Network) HalfOpen(client bool) {
 	for _, l := range n.all() {
 		l.lose()
@@ -179,7 +180,8 @@ func (n *Network) HalfOpen(client bool) {
 	}
 }
 
-// Dark loses everything, on new connections as well, until it is called with false: those that came meanwhile stay lost.
+// Dark with true silently loses all data, also on new connections. With false it ends that for
+// new connections only.
 func (n *Network) Dark(yes bool) {
 	n.mu.Lock()
 	n.dark = yes

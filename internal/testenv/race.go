@@ -2,5 +2,6 @@
 
 package testenv
 
-// RaceDetector says whether tests, and the orrery that BuildOrrery builds, run under Go's race detector.
+// RaceDetector is true if Go's race detector is enabled for tests, and for the orrery that
+// BuildOrrery builds.
 const RaceDetector = true

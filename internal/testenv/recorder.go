@@ -26,34 +26,34 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Fault is what a Recorder does to the API server behind it.
+// Fault is a fault of a Recorder.
 type Fault int
 
 const (
-	// None passes everything on.
+	// None forwards everything.
 	None Fault = iota
-	// Hang accepts connections and never answers; what arrives waits until the fault ends, as
-	// it does for a process that is stopped.
+	// Hang accepts connections and never answers. Requests wait until the fault ends, as they
+	// do for a stopped process.
 	Hang
-	// Cut ends every connection and accepts no other.
+	// Cut closes every connection and accepts no other.
 	Cut
-	// Mute has writes performed and never answers them. Reads are answered.
+	// Mute forwards writes and never answers them. Reads are answered.
 	Mute
-	// Expired ends every connection, and shows new ones a serving certificate that has expired.
+	// Expired closes every connection. New connections get an expired serving certificate.
 	Expired
 )
 
-// String names the fault.
+// String returns the name of the fault.
 func (f Fault) String() string { return [...]string{"None", "Hang", "Cut", "Mute", "Expired"}[f] }
 
 // Write is a request that may change something in the API server.
 type Write struct {
-	// Order counts the recorder's writes from 1.
+	// Order numbers the recorder's writes from 1.
 	Order int
 	// Time is when the request arrived.
 	Time time.Time
-	// Ended is when the API server answered, or when the connection to it broke. It is zero while
-	// the request is on its way.
+	// Ended is the time of the API server's response, or of the loss of the connection to it.
+	// It is zero during the request.
 	Ended time.Time
 	// Verb is create, update, patch, apply, delete or deletecollection.
 	Verb                                          string
@@ -61,21 +61,21 @@ type Write struct {
 	// FieldManager and Force are the request's parameters.
 	FieldManager string
 	Force        bool
-	// DryRun is true for a request that asked to change nothing.
+	// DryRun is true for a dry run.
 	DryRun    bool
 	UserAgent string
-	// Impersonated is the user in whose name it was sent; empty for the hub's own requests.
+	// Impersonated is the impersonated user; "" for the hub's own requests.
 	Impersonated string
-	// Body is the request's, decoded; nil when it is not an object.
+	// Body is the decoded body of the request; nil if it is not an object.
 	Body map[string]any
-	// Code of the answer. It is 0 while the request is on its way, and stays 0 if the API server
-	// died before it answered: then the write may have been performed or not.
+	// Code is the status of the response. It is 0 during the request. It stays 0 if the API
+	// server ended before it answered. Then it is unknown whether the write was performed.
 	Code int
-	// Answer is the answer's body, decoded.
+	// Answer is the decoded body of the response.
 	Answer map[string]any
 }
 
-// Object names what was written: "deployments.apps shop/web".
+// Object returns the name of the written object, such as "deployments.apps shop/web".
 func (w Write) Object() string {
 	resource, name := w.Resource, w.Name
 	if w.Group != "" {
@@ -87,7 +87,8 @@ func (w Write) Object() string {
 	return resource + " " + name
 }
 
-// inNamespace returns the namespace that a write is about, or "".
+// inNamespace returns the namespace of the written object, or of the Namespace itself; "" if
+// there is none.
 func (w Write) inNamespace() string {
 	if w.Group == "" && w.Resource == "namespaces" {
 		return w.Name
@@ -95,7 +96,7 @@ func (w Write) inNamespace() string {
 	return w.Namespace
 }
 
-// String is one line of a sequence.
+// String returns the write as one line for messages.
 func (w Write) String() string {
 	what := w.Verb + " " + w.Object()
 	if w.Subresource != "" {
@@ -113,17 +114,18 @@ func (w Write) String() string {
 	return fmt.Sprintf("#%d %s %s: %d", w.Order, w.Time.Format("15:04:05.000"), what, w.Code)
 }
 
-// Changed is true for a write that the API server accepted and that was no dry run.
+// Changed reports whether the API server accepted the write and it was no dry run.
 func (w Write) Changed() bool { return !w.DryRun && w.Code/100 == 2 }
 
-// Replicas is spec.replicas of the body.
+// Replicas returns spec.replicas of the body; false if it is not set.
 func (w Write) Replicas() (int64, bool) {
 	spec, _ := w.Body["spec"].(map[string]any)
 	n, ok := spec["replicas"].(float64)
 	return int64(n), ok
 }
 
-// UID of the object written: as the answer says, or else the precondition of a deletion.
+// UID returns the UID of the written object from the response, or else from the precondition of
+// a deletion.
 func (w Write) UID() types.UID {
 	for _, path := range [][]string{{"metadata", "uid"}, {"details", "uid"}} {
 		if parent, ok := w.Answer[path[0]].(map[string]any); ok {
@@ -137,9 +139,9 @@ func (w Write) UID() types.UID {
 	return types.UID(uid)
 }
 
-// Recorder is a reverse proxy before an API server that records every write in order, and
-// makes the API server unreachable or slow as a test wants it. The credentials of requests
-// are passed on, so they must be a token: certificates of clients end at the recorder.
+// Recorder is a reverse proxy in front of an API server. It records every write in order, and
+// simulates an unreachable or slow API server. It forwards the credentials of requests, which
+// must be tokens: the TLS connections of clients end at the recorder.
 type Recorder struct {
 	target     *rest.Config
 	kubeconfig []byte
@@ -155,7 +157,7 @@ type Recorder struct {
 	onWrite map[string]func(Write) // by namespace; "": called with each write
 }
 
-// NewRecorder starts a recorder before an API server.
+// NewRecorder starts a recorder in front of an API server.
 func NewRecorder(target *rest.Config) (*Recorder, error) {
 	ca, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {
@@ -194,7 +196,7 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(to) },
 		FlushInterval: -1, // watches
-		// One connection for each request in flight, as the caller has: no HTTP/2.
+		// One connection for each request, as the client has. HTTP/2 would share one.
 		Transport:    &http.Transport{TLSClientConfig: upstream, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}, MaxIdleConnsPerHost: 64},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
@@ -208,7 +210,7 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 				return &pair, nil
 			},
 			MinVersion: tls.VersionTLS12,
-			// A session that is resumed is shown no certificate.
+			// Resumed sessions do not check a certificate.
 			SessionTicketsDisabled: true,
 		},
 		TLSNextProto:      map[string]func(*http.Server, *tls.Conn, http.Handler){},
@@ -220,9 +222,10 @@ func NewRecorder(target *rest.Config) (*Recorder, error) {
 	return r, nil
 }
 
-// expired is a serving certificate that ended half an hour ago.
+// expired returns a serving certificate that expired half an hour ago.
 var expired = sync.OnceValues(func() (*tls.Certificate, error) {
-	crt, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{ // from an hour ago
+	// The certificate was issued an hour ago.
+	crt, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{
 		Host: "localhost", AlternateIPs: []net.IP{net.IPv4(127, 0, 0, 1)}, MaxAge: 30 * time.Minute,
 	})
 	if err != nil {
@@ -238,25 +241,26 @@ func (r *Recorder) Close() error {
 	return r.server.Close()
 }
 
-// Kubeconfig leads through the recorder.
+// Kubeconfig returns a kubeconfig that connects through the recorder.
 func (r *Recorder) Kubeconfig() []byte { return r.kubeconfig }
 
-// Config leads through the recorder, without client-side rate limit.
+// Config returns a configuration that connects through the recorder, without client-side rate
+// limit.
 func (r *Recorder) Config() *rest.Config {
 	c, err := clientcmd.RESTConfigFromKubeConfig(r.kubeconfig)
 	if err != nil {
-		panic(err) // it was written by NewRecorder
+		panic(err) // NewRecorder wrote it
 	}
 	c.QPS = -1
 	return c
 }
 
-// Fail begins a fault, in place of the one there is. It lasts until Heal.
+// Fail starts a fault and ends the present one. The fault lasts until Heal.
 func (r *Recorder) Fail(f Fault) {
 	r.set(f, 0)
 }
 
-// Slow delays every request.
+// Slow delays every request, and ends the present fault.
 func (r *Recorder) Slow(by time.Duration) { r.set(None, by) }
 
 // Heal ends the fault.
@@ -273,27 +277,27 @@ func (r *Recorder) set(f Fault, delay time.Duration) {
 	}
 }
 
-// Fault is the present fault.
+// Fault returns the present fault.
 func (r *Recorder) Fault() Fault {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fault
 }
 
-// state returns the fault and what ends it.
+// state returns the fault, the delay, and a channel that is closed when they change.
 func (r *Recorder) state() (Fault, time.Duration, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fault, r.delay, r.ended
 }
 
-// OnWrite has a function called with each write before it is passed on, in place of the function
-// that the last call gave; nil: none. The write waits for the function.
+// OnWrite sets a function that is called with each write before it is forwarded; nil: none. The
+// write waits until the function returns.
 func (r *Recorder) OnWrite(f func(Write)) { r.OnWriteIn("", f) }
 
-// OnWriteIn is OnWrite for the writes in one namespace and for those of the Namespace itself. Each
-// namespace has a function of its own, so that tests of different namespaces can run at the same
-// time; the function of OnWrite is called, too.
+// OnWriteIn is OnWrite for the writes in one namespace, and for those of the Namespace itself.
+// Each namespace has its own function, so that tests in different namespaces can run in
+// parallel. The function of OnWrite is called as well.
 func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -304,22 +308,22 @@ func (r *Recorder) OnWriteIn(namespace string, f func(Write)) {
 	r.onWrite[namespace] = f
 }
 
-// Mark is the order of the last write so far.
+// Mark returns the order of the last write so far.
 func (r *Recorder) Mark() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.writes)
 }
 
-// Writes returns the writes after a mark in the order in which they arrived; dry runs and refused
-// ones are among them. Those that are on their way have no Ended, Code and Answer yet.
+// Writes returns the writes after a mark in the order of their arrival, including dry runs and
+// refused writes. Those in progress have no Ended, Code and Answer yet.
 func (r *Recorder) Writes(after int) []Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.writes[after:])
 }
 
-// serve passes a request on, and records it if it may change something.
+// serve forwards a request, and records it if it may change something.
 func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Request) {
 	_, delay, _ := r.state()
 	if delay > 0 {
@@ -336,13 +340,13 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 	}
 	body, err := io.ReadAll(q.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client has gone
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
-	_ = yaml.Unmarshal(body, &write.Body) // a JSON patch is no object
+	_ = yaml.Unmarshal(body, &write.Body) // a JSON patch is not an object
 	q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	q.Header.Del("Accept-Encoding") // so that the answer can be read
+	q.Header.Del("Accept-Encoding") // so that the response is not compressed
 	r.begin(&write)
-	// What was asked for is done, whether or not the client waits for it.
+	// A write is completed even if the client disconnects.
 	answer := &answer{header: http.Header{}}
 	aborted := func() (aborted bool) {
 		defer func() { aborted = recover() != nil }()
@@ -352,7 +356,7 @@ func (r *Recorder) serve(proxy http.Handler, w http.ResponseWriter, q *http.Requ
 	_ = json.Unmarshal(answer.body.Bytes(), &write.Answer)
 	write.Code, write.Ended = answer.code, time.Now()
 	if metadata, ok := write.Answer["metadata"].(map[string]any); ok && write.Name == "" {
-		write.Name, _ = metadata["name"].(string) // of what was created
+		write.Name, _ = metadata["name"].(string) // of the created object
 	}
 	r.end(write)
 	if aborted {
@@ -392,7 +396,7 @@ func (r *Recorder) end(w Write) {
 	r.writes[w.Order-1] = w
 }
 
-// answer keeps an answer.
+// answer stores a response.
 type answer struct {
 	header http.Header
 	code   int
@@ -411,8 +415,9 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.body.Write(b)
 }
 
-// parseWrite says what a request changes, if anything. Questions that are asked by creating
-// an object, such as SelfSubjectAccessReviews, and connections into pods change nothing.
+// parseWrite returns what a request changes; false if it changes nothing. Reviews, such as
+// SelfSubjectAccessReviews, are created but not stored. Connections to pods change nothing
+// either.
 func parseWrite(q *http.Request) (Write, bool) {
 	query := q.URL.Query()
 	w := Write{

@@ -15,15 +15,17 @@ import (
 	"testing"
 )
 
-// Tests that attack at random, or at each step of something, take too long to do all of it at each commit. They do a part of
-// it that Seed chooses, and all of it under Soak. The same code has the same seed: a rerun is the same run, and results in
-// Go's cache stay valid. Other code has another seed, so the parts take turns.
+// Tests with random or many faults take too long to run all their cases at each commit. They
+// run a part of the cases, which Seed selects, and all cases under Soak. The same code has the
+// same seed, so that a rerun makes the same choices and Go's cache of test results is valid.
+// Other code has another seed, so the selected parts vary.
 
-// Soak reports whether a test does all of its cases: SOAK is set, as `make soak` does.
+// Soak reports whether a test runs all its cases: SOAK is set, as by `make soak`.
 func Soak() bool { return os.Getenv("SOAK") != "" }
 
-// Seed returns the seed of a test's choices: SEED if it is set, or else a digest of the test binary and of the programs that
-// the test has named by Programs. If the test fails, it prints how to run it with the same choices again.
+// Seed returns the seed of a test's choices: SEED if it is set, else a digest of the test
+// binary and, after a call of Programs, of the programs of the project. A failed test logs how
+// to repeat the same choices.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := contentSeed()
@@ -48,13 +50,14 @@ func Seed(t testing.TB) uint64 {
 	return seed
 }
 
-// Rand returns a source of a test's choices, with its Seed.
+// Rand returns a source of random numbers with the test's Seed.
 func Rand(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Count returns how often a test does something: what an environment variable says, or else all under Soak, and few without.
+// Count returns the number of repetitions of a test: the value of the environment variable,
+// else all under Soak, and few without.
 func Count(t testing.TB, variable string, few, all int) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -71,7 +74,8 @@ func Count(t testing.TB, variable string, few, all int) int {
 	return few
 }
 
-// Sample returns the cases that a test does: all of them under Soak, and without it each nth, from one that Seed chooses.
+// Sample returns the cases that a test runs: all of them under Soak, else every nth one, from
+// an index that Seed selects.
 func Sample[T any](t testing.TB, n int, cases []T) []T {
 	t.Helper()
 	if Soak() {
@@ -87,10 +91,10 @@ func Sample[T any](t testing.TB, n int, cases []T) []T {
 
 var (
 	usesPrograms atomic.Bool
-	reproducible sync.Map // names of tests that print their seed when they fail
+	reproducible sync.Map // names of tests that log their seed when they fail
 )
 
-// contentSeed is the seed of this test binary.
+// contentSeed returns the seed of this test binary.
 var contentSeed = sync.OnceValue(func() uint64 {
 	path, err := os.Executable()
 	if err != nil {
@@ -108,13 +112,13 @@ var contentSeed = sync.OnceValue(func() uint64 {
 	return seedOf(hash.Sum(nil))
 })
 
-// seedOf returns a seed that is short enough to be read out: nine digits at most.
+// seedOf returns a short seed, of at most nine digits.
 func seedOf(content []byte) uint64 {
 	sum := sha256.Sum256(content)
 	return binary.BigEndian.Uint64(sum[:]) % 1e9
 }
 
-// rerun is the command that runs a test with a seed.
+// rerun returns the command that repeats a test with a seed.
 func rerun(name string, seed uint64) string {
 	command := fmt.Sprintf("SEED=%d ", seed)
 	if Soak() {

@@ -1,5 +1,5 @@
-// Package testenv gives tests real Kubernetes API servers: etcd and kube-apiserver from
-// the multicall binary that kube/ builds, once for each test package.
+// Package testenv provides real Kubernetes API servers for tests, started once for each test
+// package. etcd and kube-apiserver come from the multicall binary that kube/ builds.
 package testenv
 
 import (
@@ -31,13 +31,14 @@ import (
 	"orrery.dev/orrery/internal/sandbox"
 )
 
-// GOGC of the API servers, etcds and other Kubernetes components that tests start: they start
-// sooner than a demo's, and take more memory.
+// GOGC is the setting for the API servers, etcds and other Kubernetes components that tests
+// start. They start faster than those of a demonstration, and take more memory.
 const GOGC = 400
 
 var servers []*Server
 
-// Main starts n API servers, runs the package's tests, stops the servers and the databases that tests have asked for, and exits.
+// Main starts n API servers, runs the package's tests and exits. Before it exits, it stops the
+// servers, and the databases that tests have started.
 func Main(m *testing.M, n int) {
 	code, err := run(m, n)
 	if err != nil {
@@ -63,7 +64,7 @@ func run(m *testing.M, n int) (code int, err error) {
 		starting.Go(func() error {
 			s, err := start()
 			if err == nil {
-				servers[i] = s // one that failed has stopped
+				servers[i] = s // a server that failed to start has stopped already
 			}
 			return err
 		})
@@ -74,7 +75,7 @@ func run(m *testing.M, n int) (code int, err error) {
 	return m.Run(), nil
 }
 
-// Server is one API server with an etcd of its own.
+// Server is an API server with its own etcd.
 type Server struct {
 	dir        string
 	clusters   *sandbox.Clusters // reserve the port
@@ -84,8 +85,8 @@ type Server struct {
 	etcd, api  *running
 }
 
-// running is a supervised process. Each has a supervisor of its own, so that an API
-// server that a test has killed stays dead until the test restarts it.
+// running is a process with its own supervisor, so that an API server that a test has killed
+// stays down until the test restarts it.
 type running struct {
 	stop    context.CancelFunc
 	stopped chan error
@@ -153,10 +154,10 @@ func (r *running) end() error {
 	return <-r.stopped
 }
 
-// stop kills the processes: nobody reads what they would still write.
+// stop kills the processes. Their last output is not needed.
 func (s *Server) stop() error {
 	for _, p := range s.plan {
-		_ = s.signal(p.Name, syscall.SIGKILL) // one that does not run has no pidfile
+		_ = s.signal(p.Name, syscall.SIGKILL) // a process that is not running has no pidfile
 	}
 	err := errors.Join(s.api.end(), s.etcd.end())
 	if s.clusters != nil {
@@ -165,7 +166,7 @@ func (s *Server) stop() error {
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
-// StartServer starts an API server, with flags beside those that it always has, for one test, which may signal it.
+// StartServer starts an API server for one test, with additional flags. The test may signal it.
 func StartServer(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	s, err := start(flags...)
@@ -180,14 +181,15 @@ func StartServer(t testing.TB, flags ...string) *Server {
 	return s
 }
 
-// Config is an administrator's access to the server, without client-side rate limit.
+// Config returns a configuration of an administrator for the server, without client-side rate
+// limit.
 func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.cfg) }
 
-// Kubeconfig is an administrator's kubeconfig file for the server.
+// Kubeconfig returns the content of an administrator's kubeconfig for the server.
 func (s *Server) Kubeconfig() []byte { return s.kubeconfig }
 
-// Signal sends a signal, such as SIGSTOP or SIGCONT, to the kube-apiserver. After SIGKILL
-// it stays dead until Restart.
+// Signal sends a signal to the kube-apiserver, such as SIGSTOP or SIGCONT. After SIGKILL it
+// stays down until Restart.
 func (s *Server) Signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
 	if err := s.signal(s.plan[1].Name, sig); err != nil {
@@ -217,8 +219,8 @@ func (s *Server) signal(name string, sig syscall.Signal) error {
 	return syscall.Kill(pid, sig)
 }
 
-// Restart starts the kube-apiserver again after it was killed, on the same address, and
-// returns when it is ready.
+// Restart starts a killed kube-apiserver again at the same address, and returns when it is
+// ready.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	var err error
@@ -227,21 +229,22 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Config is an administrator's access to server i.
+// Config returns a configuration of an administrator for server i.
 func Config(i int) *rest.Config {
 	kubeDigest()
 	return servers[i].Config()
 }
 
-// Kubeconfig is an administrator's kubeconfig file for server i.
+// Kubeconfig returns the content of an administrator's kubeconfig for server i.
 func Kubeconfig(i int) []byte {
 	kubeDigest()
 	return servers[i].Kubeconfig()
 }
 
-// InstallCRDs installs the named CustomResourceDefinitions of Orrery, such as clusters.cluster.orrery.dev, or all of them
-// if none is named. It takes them from the files that the test binary embeds, so that Go's cache of test results depends on
-// their content and not on the time of a file.
+// InstallCRDs installs the named CustomResourceDefinitions of Orrery, such as
+// clusters.cluster.orrery.dev, or all of them without names. They are embedded in the test
+// binary, so that Go's cache of test results depends on their content and not on the time of a
+// file.
 func InstallCRDs(cfg *rest.Config, names ...string) error {
 	all, err := definitions()
 	if err != nil {
@@ -253,8 +256,15 @@ func InstallCRDs(cfg *rest.Config, names ...string) error {
 	if len(wanted) < len(names) {
 		return fmt.Errorf("install CustomResourceDefinitions: config/crd does not have all of %v", names)
 	}
-	_, err = envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: wanted})
-	return err
+	return poll(Patience, func() error {
+		// Installing changes the definitions that it gets.
+		crds := make([]*apiextensionsv1.CustomResourceDefinition, 0, len(wanted))
+		for _, d := range wanted {
+			crds = append(crds, d.DeepCopy())
+		}
+		_, err := envtest.InstallCRDs(cfg, envtest.CRDInstallOptions{CRDs: crds, MaxTime: Patience})
+		return err
+	})
 }
 
 // definitions returns the CustomResourceDefinitions of Orrery.
@@ -285,44 +295,49 @@ func Namespace(t testing.TB, cfg *rest.Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns, err := c.CoreV1().Namespaces().Create(context.Background(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var ns *corev1.Namespace
+	Eventually(t, "create a namespace", Patience, func() (err error) {
+		ns, err = c.CoreV1().Namespaces().Create(context.Background(),
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+		return err
+	})
 	return ns.Name
 }
 
-// Programs must be called by each test that starts bin/orrery, or another program of this tree that the test's package does
-// not import. Go takes the result of a test from its cache until an environment variable that the test has read changes:
-// hack/test.sh sets ORRERY_PROGRAMS to the digest of these programs. Go does not see what TestMain reads, so a call from
+// Programs must be called by each test that starts bin/orrery, or another program of this tree
+// whose packages the test does not import. Go takes the result of a test from its cache until
+// an environment variable that the test has read changes. hack/test.sh sets ORRERY_PROGRAMS to
+// the digest of these programs. Go does not see variables that TestMain reads, so a call from
 // there has no effect.
 func Programs() {
 	_ = os.Getenv("ORRERY_PROGRAMS")
 	usesPrograms.Store(true)
 }
 
-// Program is the command that runs a program of bin. env(1) becomes the program: of a file of the project that a test starts
-// itself, Go's cache would take size and time for inputs, which are others in each build. The digests say what the program is.
+// Program returns the command that runs a program of bin. It runs the program through env(1):
+// if a test starts a file of the project itself, Go's cache depends on the size and time of
+// that file, which differ in each build. Programs makes the cache depend on the digest instead.
 func Program(ctx context.Context, path string, args ...string) *exec.Cmd {
 	Programs()
 	return exec.CommandContext(ctx, "env", append([]string{path}, args...)...)
 }
 
-// kubeDigest has Go's cache of test results depend on bin/orrery-kube, as Programs does for the other programs.
+// kubeDigest makes Go's cache of test results depend on bin/orrery-kube, as Programs does for
+// the other programs.
 func kubeDigest() { _ = os.Getenv("ORRERY_KUBE_DIGEST") }
 
-// KubeBinary is the path of the multicall binary of the Kubernetes components.
+// KubeBinary returns the path of the multicall binary of the Kubernetes components.
 func KubeBinary() string {
 	kubeDigest()
 	return filepath.Join(Root(), "bin", "orrery-kube")
 }
 
-// Root returns the directory of the project: the closest one above the working directory that has a go.mod.
+// Root returns the directory of the project: the closest parent of the working directory with a
+// go.mod.
 func Root() string { return root() }
 
-// root asks the kernel for the working directory. os.Getwd reads the variable PWD, on which Go's cache of test results
-// would then depend.
+// root gets the working directory from the kernel. os.Getwd reads the variable PWD, on which
+// Go's cache of test results would then depend.
 var root = sync.OnceValue(func() string {
 	dir, err := syscall.Getwd()
 	if err != nil {

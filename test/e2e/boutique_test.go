@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/e2e/demo"
@@ -54,10 +53,12 @@ func TestOnlineBoutique(t *testing.T) {
 	demo.Kubectl(t, "hub", "-n", "boutique", "apply", "-f", manifest)
 
 	const workloads = 12
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, deadline, func() string {
 		for _, m := range demo.Clusters {
 			var l deploymentList
-			get(t, m, &l, "deployments", "-n", "boutique")
+			if err := get(m, &l, "deployments", "-n", "boutique"); err != nil {
+				return err.Error()
+			}
 			if len(l.Items) != workloads {
 				return fmt.Sprintf("%s has %d of %d deployments", m, len(l.Items), workloads)
 			}
@@ -72,7 +73,9 @@ func TestOnlineBoutique(t *testing.T) {
 	// The templates' own statuses sum that up.
 	eventually(t, deadline, func() string {
 		var l deploymentList
-		get(t, "hub", &l, "deployments", "-n", "boutique")
+		if err := get("hub", &l, "deployments", "-n", "boutique"); err != nil {
+			return err.Error()
+		}
 		for _, d := range l.Items {
 			want := d.Spec.Replicas // each cluster has as many, and the hub's status says so
 			s := d.Status
@@ -83,13 +86,15 @@ func TestOnlineBoutique(t *testing.T) {
 		return ""
 	})
 	// So do plain kubectl's own words for it.
-	demo.Kubectl(t, "hub", "-n", "boutique", "rollout", "status", "deployment/frontend", "--timeout=30s")
-	demo.Kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=30s")
+	demo.Kubectl(t, "hub", "-n", "boutique", "rollout", "status", "deployment/frontend", "--timeout=180s")
+	demo.Kubectl(t, "hub", "-n", "boutique", "wait", "--for=condition=Available", "deployment", "--all", "--timeout=180s")
 
 	// One query sees them all.
 	eventually(t, deadline, func() string {
 		var l deploymentList
-		get(t, "fleet", &l, "deployments", "-n", "boutique")
+		if err := get("fleet", &l, "deployments", "-n", "boutique"); err != nil {
+			return err.Error()
+		}
 		if want := workloads * len(demo.Clusters); len(l.Items) != want {
 			return fmt.Sprintf("the fleet shows %d of %d deployments", len(l.Items), want)
 		}
@@ -97,7 +102,7 @@ func TestOnlineBoutique(t *testing.T) {
 	})
 
 	demo.Kubectl(t, "hub", "-n", "boutique", "delete", "-f", manifest)
-	eventually(t, time.Minute, func() string {
+	eventually(t, deadline, func() string {
 		for _, m := range demo.Clusters {
 			if left := demo.Kubectl(t, m, "get", "deployments,services,serviceaccounts,replicasets,pods,endpointslices", "-n", "boutique", "-o", "name"); left != "" && strings.TrimSpace(left) != "serviceaccount/default" {
 				return fmt.Sprintf("%s still has %s", m, left)
@@ -109,7 +114,7 @@ func TestOnlineBoutique(t *testing.T) {
 		return ""
 	})
 	demo.Kubectl(t, "hub", "delete", "namespace", "boutique")
-	eventually(t, time.Minute, func() string {
+	eventually(t, deadline, func() string {
 		for _, m := range demo.Clusters {
 			if left := demo.Kubectl(t, m, "get", "namespace", "boutique", "--ignore-not-found", "-o", "name"); left != "" {
 				return fmt.Sprintf("%s still has %s", m, left)

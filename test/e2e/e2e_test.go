@@ -3,12 +3,14 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
+	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
@@ -19,46 +21,89 @@ func TestMain(m *testing.M) { demo.Main(m) }
 // deadline is how long anything may take that should take a moment.
 const deadline = 3 * time.Minute
 
-// apply applies manifests.
+// apply applies manifests; it is tried until the API server accepts them.
 func apply(t testing.TB, context, manifest string, args ...string) {
 	t.Helper()
-	out, err := demo.TryKubectl(context, manifest, append([]string{"apply", "-f", "-"}, args...)...)
-	if err != nil {
-		t.Fatalf("kubectl apply: %v\n%s\n%s", err, out, manifest)
-	}
+	eventually(t, deadline, func() string {
+		if out, err := demo.TryKubectl(context, manifest, append([]string{"apply", "-f", "-"}, args...)...); err != nil {
+			return fmt.Sprintf("kubectl apply: %v\n%s\n%s", err, out, manifest)
+		}
+		return ""
+	})
 }
 
 // get reads an object, or a list, as JSON into v.
-func get(t testing.TB, context string, v any, args ...string) {
-	t.Helper()
+func get(context string, v any, args ...string) error {
 	out, err := demo.TryGet(context, append([]string{"-o", "json"}, args...)...)
 	if err != nil {
-		t.Fatalf("get %s: %v", strings.Join(args, " "), err)
+		return fmt.Errorf("get %s: %w", strings.Join(args, " "), err)
 	}
 	if err := json.Unmarshal([]byte(out), v); err != nil {
-		t.Fatalf("read %s: %v\n%s", args, err, out)
+		return fmt.Errorf("read %s: %w\n%s", args, err, out)
 	}
+	return nil
 }
 
-// eventually waits until check returns "", which says what is still missing.
+// eventually waits until check returns "", which says what is still missing. Time in which the
+// machine did not run this process does not count.
 func eventually(t testing.TB, within time.Duration, check func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
 	// To ask as kubectl does takes a processor some 30 ms, and to start kubectl 100 ms.
-	tick := time.NewTicker(250 * time.Millisecond)
+	const interval = 250 * time.Millisecond
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	for {
+	for end := time.Now().Add(within); ; {
 		missing := check()
+		asked := time.Now()
 		if missing == "" {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if asked.After(end) {
 			t.Fatalf("after %s: %s", within, missing)
-		case <-tick.C:
 		}
+		<-tick.C
+		end = end.Add(max(0, time.Since(asked)-interval))
 	}
+}
+
+// join joins a cluster, with the arguments of orrery cluster join. A busy hub may not answer a
+// request of the join in time. The same join then goes on.
+func join(t testing.TB, args ...string) {
+	t.Helper()
+	eventually(t, deadline, func() string {
+		if out, code := demo.Run(t, append([]string{"cluster", "join"}, args...)...); code != 0 {
+			return "join: " + out
+		}
+		return ""
+	})
+}
+
+// unjoin takes a cluster out of the fleet, with the arguments of orrery cluster unjoin.
+func unjoin(t testing.TB, args ...string) {
+	t.Helper()
+	eventually(t, deadline, func() string {
+		out, code := demo.Run(t, append([]string{"cluster", "unjoin"}, args...)...)
+		// An earlier attempt may have succeeded without an answer.
+		if code != 0 && !strings.Contains(out, "is not joined") && !strings.Contains(out, "no cluster is named") {
+			return "unjoin: " + out
+		}
+		return ""
+	})
+}
+
+// kubectlIn runs kubectl with a kubeconfig file until it works, and returns what it prints.
+func kubectlIn(t testing.TB, kubeconfig string, args ...string) string {
+	t.Helper()
+	var text []byte
+	eventually(t, deadline, func() string {
+		var err error
+		text, err = exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
+		if err != nil && !(args[0] == "create" && strings.Contains(string(text), "(AlreadyExists)")) {
+			return fmt.Sprintf("%v\n%s", err, text)
+		}
+		return ""
+	})
+	return string(text)
 }
 
 // namespace makes a namespace on the hub for one test.

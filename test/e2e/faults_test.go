@@ -18,15 +18,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/e2e/demo"
 )
 
-// pid reads the pidfile of a process of the demo; the hub's own are under hub/.
-func pid(t testing.TB, name string) int {
+// pid reads the pidfile of a process of the demo, which may just be started again; the hub's own
+// are under hub/.
+func pid(t testing.TB, name string) (found int) {
 	t.Helper()
+	eventually(t, deadline, func() string {
+		if found = readPID(name); found == 0 {
+			return fmt.Sprintf("no pidfile of %s under %s", name, demo.Dir())
+		}
+		return ""
+	})
+	return found
+}
+
+// readPID returns 0 if there is no pidfile now, or none that is written.
+func readPID(name string) int {
 	for _, pattern := range []string{
 		filepath.Join(demo.Dir(), "processes", name+".pid"),
 		filepath.Join(demo.Dir(), "hub", "*", name+".pid"),
@@ -37,13 +51,16 @@ func pid(t testing.TB, name string) int {
 			if err != nil {
 				continue
 			}
-			n, err := strconv.Atoi(strings.Fields(string(b))[0])
+			words := strings.Fields(string(b))
+			if len(words) == 0 {
+				continue // it is being written
+			}
+			n, err := strconv.Atoi(words[0])
 			if err == nil {
 				return n
 			}
 		}
 	}
-	t.Fatalf("no pidfile of %s under %s", name, demo.Dir())
 	return 0
 }
 
@@ -124,14 +141,21 @@ func watchCopies(t testing.TB, ns string) *copies {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := client.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{LabelSelector: placedConfigMaps})
-		if err != nil {
-			t.Fatal(err)
-		}
+		var list *corev1.ConfigMapList
+		testenv.Eventually(t, "list what "+member+" has", testenv.Patience, func() (err error) {
+			list, err = client.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{LabelSelector: placedConfigMaps})
+			return err
+		})
 		if len(list.Items) > 0 {
 			t.Fatalf("%s has objects of namespace %s already", member, ns)
 		}
-		w, err := client.CoreV1().ConfigMaps(ns).Watch(ctx, metav1.ListOptions{LabelSelector: placedConfigMaps, ResourceVersion: list.ResourceVersion})
+		// A watch that ends goes on where it ended.
+		w, err := watchtools.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				options.LabelSelector = placedConfigMaps
+				return client.CoreV1().ConfigMaps(ns).Watch(ctx, options)
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +257,7 @@ func TestKillInTheMiddleOf200Placements(t *testing.T) {
 			// In the middle: some objects are there already, others are on their way.
 			placed.some(t)
 			signal(t, victim, syscall.SIGKILL)
-			eventually(t, 2*time.Minute, func() string {
+			eventually(t, deadline, func() string {
 				if out, err := demo.TryKubectl("hub", configMaps(count/2, count, ns), "apply", "-f", "-"); err != nil {
 					return out
 				}
@@ -273,10 +297,11 @@ func TestMemberGoneAndBack(t *testing.T) {
 		eventuallyPlaced(t, m, ns, 5)
 	}
 	uids := func() map[string]types.UID {
-		list, err := demo.Client(t, member).CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{LabelSelector: placedConfigMaps})
-		if err != nil {
-			t.Fatal(err)
-		}
+		var list *corev1.ConfigMapList
+		testenv.Eventually(t, "list what "+member+" has", testenv.Patience, func() (err error) {
+			list, err = demo.Client(t, member).CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{LabelSelector: placedConfigMaps})
+			return err
+		})
 		all := map[string]types.UID{}
 		for _, o := range list.Items {
 			all[o.Name] = o.UID
@@ -284,9 +309,17 @@ func TestMemberGoneAndBack(t *testing.T) {
 		return all
 	}
 	before, hung := uids(), pid(t, apiServer)
+	shown := func() string {
+		out := demo.Kubectl(t, "fleet", "get", "configmaps", "-n", ns)
+		if n := strings.Count(out, member+" "); n < len(before) {
+			return fmt.Sprintf("the fleet shows %d objects of %s, want %d or more:\n%s", n, member, len(before), out)
+		}
+		return ""
+	}
+	eventually(t, deadline, shown) // else there is nothing that was last seen
 
 	signal(t, apiServer, syscall.SIGSTOP)
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, deadline, func() string {
 		if s := demo.Kubectl(t, "hub", "get", "cluster", member, "-o", "jsonpath={.status.conditions[?(@.type=='Reachable')].status}"); s != "Unknown" {
 			return "Reachable is " + s
 		}
@@ -295,9 +328,8 @@ func TestMemberGoneAndBack(t *testing.T) {
 		}
 		return ""
 	})
-	out := demo.Kubectl(t, "fleet", "get", "configmaps", "-n", ns)
-	if n := strings.Count(out, member+" "); n < len(before) {
-		t.Errorf("the fleet shows %d objects of the unreachable cluster, want %d or more:\n%s", n, len(before), out)
+	if missing := shown(); missing != "" {
+		t.Errorf("the cluster is unreachable: %s", missing)
 	}
 	apply(t, "hub", configMaps(5, 10, ns))
 	eventuallyPlaced(t, "oak", ns, 10)
@@ -314,7 +346,7 @@ func TestMemberGoneAndBack(t *testing.T) {
 			t.Errorf("%s is another object in %s than before", name, member)
 		}
 	}
-	demo.Kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+member, "--timeout=60s")
+	demo.Kubectl(t, "hub", "wait", "--for=condition=Ready", "cluster/"+member, "--timeout=180s")
 }
 
 // TestNoOrphansWhenTheDemoIsKilled kills a demo's own process with SIGKILL: every process
@@ -328,7 +360,7 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	// The last to start is a member's API server, the hub's own children run by then.
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, deadline, func() string {
 		running := strings.Join(demo.ProcessesOf(dir), "\n")
 		for _, p := range []string{"kube-apiserver", "kube-controller-manager", "members/oak"} {
 			if !strings.Contains(running, p) {
@@ -341,7 +373,7 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, 20*time.Second, func() string {
+	eventually(t, deadline, func() string {
 		if left := demo.ProcessesOf(dir); len(left) > 0 {
 			return "left: " + strings.Join(left, "\n")
 		}
@@ -372,7 +404,7 @@ func TestDemoInTheForeground(t *testing.T) {
 		}
 		return string(text)
 	}
-	eventually(t, 2*time.Minute, func() string {
+	eventually(t, deadline, func() string {
 		if !strings.Contains(text(), "Ctrl-C") {
 			return "it shows:\n" + text()
 		}

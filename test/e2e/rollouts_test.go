@@ -50,7 +50,7 @@ func TestRollouts(t *testing.T) {
 
 	for _, object := range []string{"deployment/web", "daemonset/agent"} {
 		demo.Kubectl(t, "hub", "-n", ns, "set", "image", object, "c=busybox:2")
-		demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
+		demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=180s")
 		eventually(t, deadline, func() string {
 			if out := demo.Kubectl(t, "hub", "-n", ns, "rollout", "history", object); !strings.Contains(out, "\n2 ") {
 				return out
@@ -58,7 +58,7 @@ func TestRollouts(t *testing.T) {
 			return ""
 		})
 		demo.Kubectl(t, "hub", "-n", ns, "rollout", "undo", object)
-		demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=60s")
+		demo.Kubectl(t, "hub", "-n", ns, "rollout", "status", object, "--timeout=180s")
 		shows(t, "pine", "busybox:1", "-n", ns, object, "-o", "jsonpath={.spec.template.spec.containers[0].image}")
 		eventually(t, deadline, func() string {
 			if out := demo.Kubectl(t, "hub", "-n", ns, "rollout", "history", object); strings.Contains(out, "\n1 ") || !strings.Contains(out, "\n3 ") {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	lifecyclev1alpha1 "orrery.dev/orrery/api/lifecycle/v1alpha1"
@@ -28,7 +29,7 @@ func TestFiveHosts(t *testing.T) {
 	s := newTestbed(t, 5)
 	names := []string{"host-1", "host-2", "host-3", "host-4", "host-5"}
 	with := func(kubernetes, memory string) string {
-		return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: names[:3], Worker: names, Kubernetes: kubernetes, Memory: memory})
+		return s.File(site.Layout{Hosts: s.Hosts(), ControlPlanes: names[:3], Worker: names, Kubernetes: kubernetes, Memory: memory, Timeout: 20})
 	}
 	s.Orrery("cluster", "create", "-f", with("", ""), "--yes")
 	s.wantNodes(names...)
@@ -73,10 +74,11 @@ spec:
 // started.
 func (s *testbed) webPods() map[string]string {
 	s.T.Helper()
-	pods, err := s.Client(s.Host("host-2")).CoreV1().Pods("default").List(s.T.Context(), metav1.ListOptions{LabelSelector: webSelector})
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	var pods *corev1.PodList
+	s.Eventually("the pods of web are listed", func(ctx context.Context) (err error) {
+		pods, err = s.Client(s.Host("host-2")).CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: webSelector})
+		return err
+	})
 	all := map[string]string{}
 	for _, p := range pods.Items {
 		for _, c := range p.Status.ContainerStatuses {

@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -132,13 +134,16 @@ func (s *testbed) newest() *lifecyclev1alpha1.Operation {
 	return &list.Items[len(list.Items)-1]
 }
 
-// wantAs waits until all hosts are as they were.
+// wantAs waits until all hosts are as they were. What was ended goes a moment later.
 func (s *testbed) wantAs(before map[string]lab.Snapshot) {
 	s.T.Helper()
 	for name, snap := range before {
-		if d := lab.Diff(snap, s.snapshot(s.Host(name))); d != "" {
-			s.T.Errorf("host %s is not as it was:\n%s", name, d)
-		}
+		s.Eventually("host "+name+" is as it was", func(context.Context) error {
+			if d := lab.Diff(snap, s.snapshot(s.Host(name))); d != "" {
+				return errors.New(d)
+			}
+			return nil
+		})
 	}
 }
 

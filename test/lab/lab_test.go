@@ -6,6 +6,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -95,15 +96,18 @@ func (s *testbed) serves(replicas int) {
 		}
 		return nil
 	})
-	svc, err := cs.CoreV1().Services("default").Get(s.T.Context(), "web", metav1.GetOptions{})
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	nodes, err := readyNodes(s.T.Context(), cs)
-	if err != nil {
-		s.T.Fatal(err)
-	}
 	s.Eventually("the Service answers on each host", func(ctx context.Context) error {
+		svc, err := cs.CoreV1().Services("default").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		nodes, err := readyNodes(ctx, cs)
+		if err != nil {
+			return err
+		}
+		if len(nodes) == 0 {
+			return errors.New("no node is ready")
+		}
 		for _, name := range nodes {
 			if _, err := s.Host(name).Run(ctx, "timeout", "3", "bash", "-c", `exec 3<>/dev/tcp/`+svc.Spec.ClusterIP+`/80 && printf "GET / HTTP/1.0\r\n\r\n" >&3 && grep -q "200 OK" <&3`); err != nil {
 				return err

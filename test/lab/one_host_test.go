@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -20,27 +21,24 @@ func TestOneHost(t *testing.T) {
 	before := s.snapshot(h)
 
 	s.Orrery("cluster", "preflight", "-f", file)
-	if d := lab.Diff(before, s.snapshot(h)); d != "" {
-		t.Errorf("preflight changed the host:\n%s", d)
-	}
+	s.wantAs(map[string]lab.Snapshot{h.Name: before})
 	planned := s.Orrery("cluster", "plan", "-f", file)
 	if !strings.Contains(planned, "orrery-kubelet") {
 		t.Errorf("the plan does not name the unit of the kubelet:\n%s", planned)
 	}
-	if d := lab.Diff(before, s.snapshot(h)); d != "" {
-		t.Errorf("plan changed the host:\n%s", d)
-	}
+	s.wantAs(map[string]lab.Snapshot{h.Name: before})
 	hub, _ := s.StartHub()
 	s.Orrery("cluster", "create", "-f", file, "--yes", "--join", "--kubeconfig", hub)
-	ready, err := readyNodes(t.Context(), s.Client(nil))
-	if err != nil || len(ready) != 1 {
-		t.Fatalf("ready nodes %v: %v", ready, err)
-	}
+	s.wantNodes("host-1")
 	s.serves(1)
 	s.PlacedOn(hub)
-	if out := s.MustHubctl(hub, "", "get", "cluster", "oak"); !strings.Contains(out, "True") {
-		t.Errorf("kubectl get cluster:\n%s", out)
-	}
+	s.Eventually("kubectl get cluster shows that it is ready", func(context.Context) error {
+		out, err := s.Hubctl(hub, "", "get", "cluster", "oak")
+		if err == nil && !strings.Contains(out, "True") {
+			err = errors.New(out)
+		}
+		return err
+	})
 
 	applied := s.snapshot(h)
 	s.Orrery("cluster", "apply", "-f", file, "--yes")
@@ -66,9 +64,7 @@ func TestOneHost(t *testing.T) {
 		t.Errorf("delete did not ask:\n%s", out)
 	}
 	s.Orrery("cluster", "delete", "oak", "--yes")
-	if d := lab.Diff(before, s.snapshot(h)); d != "" {
-		t.Errorf("the host is not as it was:\n%s", d)
-	}
+	s.wantAs(map[string]lab.Snapshot{h.Name: before})
 	if _, err := os.Stat(s.Kubeconfig()); err == nil {
 		t.Error("the kubeconfig is left")
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"orrery.dev/orrery/internal/testenv"
 )
@@ -33,10 +35,8 @@ func (w *World) Guarded(name string, wanted int64) *Guard {
 	w.Helper()
 	g := &Guard{w: w, name: name, wanted: wanted, spec: map[string]int64{}}
 	for _, m := range Members.List {
-		if d, err := m.Find(w.Context(), "apps/v1", "Deployment", w.Namespace, name); err == nil {
+		if d := w.Lookup(m.API, "apps/v1", "Deployment", w.Namespace, name); d != nil {
 			g.spec[m.Name] = Replicas(d)
-		} else if !apierrors.IsNotFound(err) {
-			w.Fatal(err)
 		}
 		m.OnWriteIn(w.Namespace, func(r testenv.Write) {
 			if held := g.look(m, r); held != nil {
@@ -123,23 +123,27 @@ func (g *Guard) look(m *testenv.Member, r testenv.Write) (held <-chan struct{}) 
 	return held
 }
 
-// available asks a member itself, around its recorder.
-func (g *Guard) available(m *testenv.Member) int64 {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.Namespace, g.name)
-	if err != nil {
-		return 0
-	}
-	return AvailableReplicas(d)
+// available asks a member itself, around its recorder, until it answers.
+func (g *Guard) available(m *testenv.Member) (n int64) {
+	_ = wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, Patience, true, func(ctx context.Context) (bool, error) {
+		d, err := m.Find(ctx, "apps/v1", "Deployment", g.w.Namespace, g.name)
+		if err == nil {
+			n = AvailableReplicas(d)
+		}
+		return err == nil || apierrors.IsNotFound(err), nil
+	})
+	return n
 }
 
 // Closed makes the nodes of a member take no more pods, until the test's end or open.
 func (w *World) Closed(m *testenv.Member) (open func()) {
 	w.Helper()
 	set := func(unschedulable bool) {
-		nodes, err := m.ListKind(context.Background(), "v1", "Node", "")
-		w.Must(err)
+		var nodes []unstructured.Unstructured
+		w.Eventually("list the nodes of "+m.Name, func() (err error) {
+			nodes, err = m.ListKind(context.Background(), "v1", "Node", "")
+			return err
+		})
 		for _, n := range nodes {
 			m.MergePatch(w, "v1", "Node", "", n.GetName(), fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, unschedulable))
 		}
@@ -155,8 +159,11 @@ func (w *World) Closed(m *testenv.Member) (open func()) {
 func (w *World) Broken(m *testenv.Member, deployment string) (mend func()) {
 	w.Helper()
 	mend = w.Closed(m)
-	pods, err := m.ListKind(w.Context(), "v1", "Pod", w.Namespace)
-	w.Must(err)
+	var pods []unstructured.Unstructured
+	w.Eventually("list the pods of "+m.Name, func() (err error) {
+		pods, err = m.ListKind(w.Context(), "v1", "Pod", w.Namespace)
+		return err
+	})
 	for _, p := range pods {
 		m.Remove(w, "v1", "Pod", w.Namespace, p.GetName())
 	}

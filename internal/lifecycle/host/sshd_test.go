@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"orrery.dev/orrery/internal/process"
 )
 
 // server is the OpenSSH server of this package's tests. It has its own users and sudoers.
@@ -76,9 +78,11 @@ func (s *sshd) start(dir string) (stop func(), err error) {
 		return nil, err
 	}
 	s.key, s.hostKey, s.keyFile = key, hostKey, filepath.Join(dir, "key")
-	if s.port, err = freePort(); err != nil {
+	port, err := process.ReservePort("127.0.0.1", 0) // until this process ends
+	if err != nil {
 		return nil, err
 	}
+	s.port = port.Number
 	users := []struct{ name, shell, sudo string }{
 		{"operator", "/bin/bash", "operator ALL=(ALL) ALL"},
 		{"free", "/bin/sh", "free ALL=(ALL) NOPASSWD: ALL"},
@@ -154,7 +158,7 @@ exec /usr/sbin/sshd -D -e -f "$1/config"`, "sh", dir)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(patience); ; {
 		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)))
 		if err == nil {
 			return stop, conn.Close()
@@ -167,18 +171,21 @@ exec /usr/sbin/sshd -D -e -f "$1/config"`, "sh", dir)
 	}
 }
 
+// patience is how long something may take that should take a moment, on a busy machine.
+const patience = 3 * time.Minute
+
 // target returns a target for a user, with the key.
 func (s *sshd) target(user string) Target {
 	return Target{
 		Name: "cp-1", Address: "127.0.0.1", Port: s.port, User: user, PrivateKey: Secret(s.key),
-		SudoPassword: password, Timeout: 20 * time.Second,
+		SudoPassword: password, Timeout: patience,
 	}
 }
 
-// trusting returns a dialer that records the server's key.
+// trusting returns a dialer that records the server's key. A busy machine may be silent for long.
 func (s *sshd) trusting(t *testing.T) *SSH {
 	t.Helper()
-	return &SSH{KnownHosts: filepath.Join(t.TempDir(), "known_hosts")}
+	return &SSH{KnownHosts: filepath.Join(t.TempDir(), "known_hosts"), KeepAlive: patience}
 }
 
 // dial connects as user during the test.
@@ -213,13 +220,15 @@ func newKey() (private []byte, public ssh.PublicKey, err error) {
 	return pem.EncodeToMemory(block), signer.PublicKey(), nil
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// closedPort returns a port on which nobody listens during the test.
+func closedPort(t *testing.T) int {
+	t.Helper()
+	port, err := process.ReservePort("127.0.0.1", 0)
 	if err != nil {
-		return 0, err
+		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	t.Cleanup(func() { port.Release() })
+	return port.Number
 }
 
 // shell runs a script over c and returns its output without the last newline.
@@ -232,10 +241,10 @@ func shell(t *testing.T, c Conn, script string) string {
 	return strings.TrimSuffix(out.String(), "\n")
 }
 
-// eventually waits until a condition is true, and fails after 20 seconds.
+// eventually waits until a condition is true.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for !condition() {
 		select {

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
 	"orrery.dev/orrery/internal/pki"
+	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/internal/tunnel"
 	"orrery.dev/orrery/internal/tunnel/agent"
@@ -138,7 +140,7 @@ func TestRejoin(t *testing.T) {
 // TestRenewal: a certificate is renewed after a third of its lifetime, with the same key.
 func TestRenewal(t *testing.T) {
 	h := newHub(t)
-	h.life = 10 * time.Second // and a minute of it is over already
+	h.life = 100 * time.Second // and a minute of it is over already
 	apply(t, h.manifest("one", nil))
 	run(t, options(agent.Kubeconfig(kubeconfig(t, "", nil, ""), ""), "a"))
 	testenv.Eventually(t, "the certificate is renewed", testenv.Patience, func() error {
@@ -357,12 +359,16 @@ func TestKubeconfig(t *testing.T) {
 // TestHealth: a process serves its health endpoints.
 func TestHealth(t *testing.T) {
 	h := newHub(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := process.ReservePort("127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.Addr().String()
-	l.Close()
+	t.Cleanup(func() {
+		if err := port.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port.Number))
 	probe := func(path string) (int, string) {
 		response, err := http.Get("http://" + address + path)
 		if err != nil {
@@ -397,7 +403,7 @@ func TestSilent(t *testing.T) {
 	h := newHub(t)
 	apply(t, h.manifest("one", nil))
 	o := options(agent.Kubeconfig(kubeconfig(t, "", nil, ""), ""), "a")
-	o.Timing.Exit = time.Second
+	o.Timing.Exit = 10 * time.Second // it connects in less
 	r := run(t, o)
 	h.reaches()
 	h.gateway.Close()

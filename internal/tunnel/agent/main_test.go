@@ -360,7 +360,7 @@ func authorities(t *testing.T, cfg *rest.Config) []byte {
 func options(source agent.Source, replica string) agent.Options {
 	o := agent.DefaultOptions()
 	o.Source, o.Replica, o.Version, o.Timing = source, replica, "v1.2.3", tunneltest.Timing()
-	o.Interval, o.Lease, o.Proxy = 100*time.Millisecond, 3*time.Second, nil
+	o.Interval, o.Lease, o.Proxy = 100*time.Millisecond, 15*time.Second, nil
 	return o
 }
 

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	clusterv1alpha1 "orrery.dev/orrery/api/cluster/v1alpha1"
@@ -206,6 +205,7 @@ func TestNothingApplied(t *testing.T) {
 			o := options(agent.Kubeconfig(kubeconfig(t, "", nil, ""), ""), "a")
 			o.Timing.Exit = time.Second
 			if applied {
+				o.Timing.Exit = 10 * time.Second // it connects in less
 				apply(t, h.manifest("one", nil))
 			}
 			r := run(t, o)
@@ -253,11 +253,9 @@ func TestOwnRights(t *testing.T) {
 	h.leave()
 	h.gateway.Recheck(t.Context(), "oak")
 	left(t)
-	for _, kind := range []string{"Role", "RoleBinding"} {
-		if _, err := oak.Find(t.Context(), rbacv1.SchemeGroupVersion.String(), kind, "shop", agent.HubAccount); !apierrors.IsNotFound(err) {
-			t.Errorf("the %s in the namespace of the profile: %v", kind, err)
-		}
-	}
+	gone(t, []named{
+		{rbacv1.SchemeGroupVersion.String(), "Role", "shop", agent.HubAccount}, {rbacv1.SchemeGroupVersion.String(), "RoleBinding", "shop", agent.HubAccount},
+	})
 	if ns := oak.Object(t, "v1", "Namespace", "", "shop"); ns.GetDeletionTimestamp() != nil {
 		t.Error("the namespace of the workloads is being deleted")
 	}

@@ -157,7 +157,9 @@ func TestGivenUp(t *testing.T) {
 // TestMostSpares: if an agent has more than the maximum of spares, the oldest ones are closed: the
 // agent must have dropped them.
 func TestMostSpares(t *testing.T) {
-	s := newSite(t)
+	timing := quick()
+	timing.Silence = patience // these say nothing
+	s := newSiteWith(t, timing)
 	a := s.agent("oak")
 	closed := make(chan int, tunnel.MaxSpares+1)
 	for i := range tunnel.MaxSpares + 1 {

@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,9 +39,16 @@ const patience = 3 * time.Minute
 func quick() tunnel.Timing {
 	return tunnel.Timing{
 		Probe: 50 * time.Millisecond, Silence: 2 * time.Second, Hedge: 50 * time.Millisecond, Patience: 10 * time.Second,
-		Handshake: 10 * time.Second, Dial: 10 * time.Second, Heartbeat: 100 * time.Millisecond, Dead: 2 * time.Second,
+		Handshake: time.Minute, Dial: 10 * time.Second, Heartbeat: 100 * time.Millisecond, Dead: 2 * time.Second,
 		FirstRetry: 5 * time.Millisecond, LastRetry: 50 * time.Millisecond, Exit: time.Minute,
 	}
+}
+
+// slower returns intervals for tests in which a connection must outlive Dead twice.
+func slower() tunnel.Timing {
+	timing := quick()
+	timing.Dead = 5 * time.Second
+	return timing
 }
 
 // site is a gateway with a network in front of it, and everything that agents need.
@@ -413,7 +421,9 @@ func TestGone(t *testing.T) {
 // TestRevoked: open connections end when the agent is no longer admitted; those of other clusters
 // stay.
 func TestRevoked(t *testing.T) {
-	s := newSite(t)
+	timing := quick()
+	timing.Dead = patience // no connection ends by itself
+	s := newSiteWith(t, timing)
 	s.run(s.agent("oak"))
 	s.run(s.agent("pine"))
 	oak, pine := s.dial("oak"), s.dial("pine")
@@ -450,10 +460,17 @@ func TestRevokedMeanwhile(t *testing.T) {
 func TestCertificateEnds(t *testing.T) {
 	s := newSite(t)
 	a := s.agent("oak")
-	id := identity(t, "oak", time.Now().Add(3*time.Second))
-	a.Identity = func() (tls.Certificate, error) { return id, nil }
+	ended := identity(t, "oak", time.Now().Add(-time.Minute))
+	var dialled atomic.Bool
+	a.Identity = func() (tls.Certificate, error) {
+		if dialled.Load() {
+			return ended, nil
+		}
+		return identity(t, "oak", time.Now().Add(3*time.Second)), nil
+	}
 	s.run(a)
 	c := s.dial("oak")
+	dialled.Store(true)
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("bytes that nobody sent")
 	}
@@ -462,7 +479,7 @@ func TestCertificateEnds(t *testing.T) {
 
 // TestSlowReader: a side that reads slowly keeps its connection, for any length of time.
 func TestSlowReader(t *testing.T) {
-	s := newSite(t)
+	s := newSiteWith(t, slower())
 	a := s.agent("oak")
 	read := make(chan struct{})
 	const size = 16 << 20 // more than all buffers on the way hold
@@ -500,7 +517,7 @@ func TestSlowReader(t *testing.T) {
 
 // TestIdle: a connection without data stays while both sides live.
 func TestIdle(t *testing.T) {
-	s := newSite(t)
+	s := newSiteWith(t, slower())
 	s.run(s.agent("oak"))
 	c := s.dial("oak")
 	_ = c.SetReadDeadline(time.Now().Add(2 * s.timing.Dead))
@@ -695,7 +712,9 @@ func (s *site) attacked(t testing.TB, cluster string, attack func(*websocket.Con
 // TestHostile: an agent that violates the protocol loses its connection, and others are not
 // affected.
 func TestHostile(t *testing.T) {
-	s := newSite(t)
+	timing := quick()
+	timing.Dead = patience // the good connection does not end by itself
+	s := newSiteWith(t, timing)
 	s.run(s.agent("oak"))
 	good := s.dial("oak")
 	for name, attack := range attacks {
@@ -756,7 +775,7 @@ func (s *site) silentSocket(from string) *websocket.Conn {
 // from elsewhere, agents that are connected, and unproven connections of other addresses stay.
 func TestOneAddressKeepsNoAgentOut(t *testing.T) {
 	timing := quick()
-	timing.Handshake = 2 * patience // no connection ends by itself
+	timing.Handshake, timing.Dead = 2*patience, patience // no connection ends by itself
 	s := newSiteWith(t, timing)
 	s.run(s.agent("oak"))
 	s.await("the first agent is connected", func() bool { return s.spares("oak") > 0 })

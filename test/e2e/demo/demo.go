@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,14 +154,32 @@ func ProcessesOf(dir string) []string {
 // declares the hub unavailable for a moment when a probe took too long on a busy machine.
 const notForwarded = "the server is currently unable to handle the request"
 
+// unheard are answers that leave it unknown whether a request was performed: of an API server
+// that is busy, or that has just been started again.
+var unheard = []string{
+	"Unable to connect to the server", "was refused - did you specify the right host or port", "context deadline exceeded", "Client.Timeout",
+	"Error from server (Timeout)", "Error from server (ServerTimeout)", "Error from server (TooManyRequests)",
+	"Error from server (InternalError)", "Error from server (ServiceUnavailable)", "Error from server (Conflict)", "Error from server: etcdserver",
+}
+
 // Kubectl runs the bundled kubectl against a context of the demo and returns what it
-// prints; it fails the test when kubectl fails. A request that was not forwarded is sent again.
+// prints; it fails the test when kubectl fails. A request that was not forwarded is sent again, and
+// so is one of which it is unknown whether it was performed, unless doing it twice is something
+// else than doing it once.
 func Kubectl(t testing.TB, context string, args ...string) string {
 	t.Helper()
 	out, err := TryKubectl(context, "", args...)
-	for end := time.Now().Add(testenv.Patience); err != nil && strings.Contains(out, notForwarded) && time.Now().Before(end); {
+	lost := func() bool {
+		return !slices.Contains(args, "undo") && slices.ContainsFunc(unheard, func(text string) bool { return strings.Contains(out, text) })
+	}
+	performed := false // perhaps
+	for end := time.Now().Add(testenv.Patience); err != nil && (strings.Contains(out, notForwarded) || lost()) && time.Now().Before(end); {
+		performed = performed || lost()
 		time.Sleep(time.Second)
 		out, err = TryKubectl(context, "", args...)
+		if performed && (slices.Contains(args, "create") && strings.Contains(out, "(AlreadyExists)") || slices.Contains(args, "delete") && strings.Contains(out, "(NotFound)")) {
+			err = nil
+		}
 	}
 	if err != nil {
 		t.Fatalf("kubectl --context %s %s: %v\n%s", context, strings.Join(args, " "), err, out)

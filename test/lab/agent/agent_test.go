@@ -202,8 +202,8 @@ func TestByAgent(t *testing.T) {
 	}
 	s.Kubectl(fmt.Sprintf(shellPod, s.Registry()), "apply", "-f", "-")
 	s.Kubectl(s.WebManifest(1), "apply", "-f", "-")
-	s.Kubectl("", "wait", "--for=condition=Ready", "pod/shell", "--timeout=120s")
-	s.Kubectl("", "rollout", "status", "deployment/web", "--timeout=120s")
+	s.Kubectl("", "wait", "--for=condition=Ready", "pod/shell", "--timeout=300s")
+	s.Kubectl("", "rollout", "status", "deployment/web", "--timeout=300s")
 
 	if out := must("", "exec", "shell", "--", "sh", "-c", "echo from the pod"); out != "from the pod\n" {
 		t.Errorf("exec: %q", out)
@@ -303,7 +303,7 @@ func (s *testbed) lines(cmd *exec.Cmd) (stdin io.WriteCloser, lines <-chan strin
 // says waits until a command prints a line that begins so, and returns it.
 func (s *testbed) says(lines <-chan string, want string) string {
 	s.T.Helper()
-	patience := time.NewTimer(time.Minute)
+	patience := time.NewTimer(testenv.Patience)
 	defer patience.Stop()
 	for {
 		select {

@@ -8,9 +8,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
+	"orrery.dev/orrery/internal/process"
 	"orrery.dev/orrery/internal/testenv"
 )
 
@@ -73,11 +75,7 @@ func (s *Site) Hubctl(kubeconfig, stdin string, args ...string) (string, error) 
 // MustHubctl runs kubectl on the hub; it must succeed.
 func (s *Site) MustHubctl(kubeconfig, stdin string, args ...string) string {
 	s.T.Helper()
-	out, err := s.Hubctl(kubeconfig, stdin, args...)
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	return out
+	return s.answered("kubectl at the hub", func() (string, error) { return s.Hubctl(kubeconfig, stdin, args...) })
 }
 
 const placed = `
@@ -97,7 +95,7 @@ spec:
 // PlacedOn checks that the cluster takes a workload by policy.
 func (s *Site) PlacedOn(hub string) {
 	s.T.Helper()
-	s.MustHubctl(hub, "", "wait", "--for=condition=Ready", "cluster/oak", "--timeout=180s")
+	s.MustHubctl(hub, "", "wait", "--for=condition=Ready", "cluster/oak", "--timeout=300s")
 	s.MustHubctl(hub, placed, "apply", "-f", "-")
 	s.Eventually("the ConfigMap is in the cluster", func(context.Context) error {
 		cmd := exec.CommandContext(s.T.Context(), testenv.KubeBinary(), "kubectl", "--kubeconfig", hub, "--context", "oak", "get", "configmap", "greeting", "-n", "default")
@@ -109,13 +107,14 @@ func (s *Site) PlacedOn(hub string) {
 	})
 }
 
-// FreeAddress is an address of the machine on the hosts' network at which nothing listens.
+// FreeAddress is an address of the machine on the hosts' network at which nobody else listens.
 func (s *Site) FreeAddress() string {
 	s.T.Helper()
-	l, err := (&net.ListenConfig{}).Listen(s.T.Context(), "tcp", net.JoinHostPort(s.Subnet().Addr().Next().String(), "0"))
+	address := s.Subnet().Addr().Next().String()
+	port, err := process.ReservePort(address, 0)
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	s.T.Cleanup(func() { port.Release() })
+	return net.JoinHostPort(address, strconv.Itoa(port.Number))
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -206,6 +207,7 @@ type Layout struct {
 	Extra                 string // further fields of provision
 	Kubernetes            string // and of kubernetes in it
 	Memory                string // that a kubelet keeps free; empty: as without a configuration
+	Timeout               int    // seconds that orrery waits for the sshd of a host; 0: 60
 }
 
 var clusterFile = template.Must(template.New("cluster").Parse(`apiVersion: cluster.orrery.dev/v1alpha1
@@ -219,7 +221,7 @@ spec:
 {{- range .Hosts}}
     - name: {{.Name}}
       address: {{.Address}}
-      timeout: 10
+      timeout: {{or $.Timeout 60}}
       privateKeyPath: {{.SSH.KeyFile}}
 {{- end}}
     roleGroups:
@@ -351,13 +353,30 @@ func (s *Site) Client(h *lab.Host) kubernetes.Interface {
 // Kubectl runs kubectl on the cluster; it must succeed.
 func (s *Site) Kubectl(stdin string, args ...string) string {
 	s.T.Helper()
-	cmd := exec.CommandContext(s.T.Context(), testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", s.Kubeconfig()}, args...)...)
-	cmd.Stdin = strings.NewReader(stdin)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		s.T.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	return s.answered("kubectl "+strings.Join(args, " "), func() (string, error) {
+		cmd := exec.CommandContext(s.T.Context(), testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", s.Kubeconfig()}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	})
+}
+
+// momentary matches what kubectl says when a server does not answer for a moment.
+var momentary = regexp.MustCompile(`connection refused|connection reset|i/o timeout|TLS handshake timeout|unexpected EOF|` +
+	`deadline exceeded|Timeout exceeded|etcdserver: |unable to handle the request|ServiceUnavailable|too many requests`)
+
+// answered runs a command that must succeed, and runs it again while a server does not answer.
+func (s *Site) answered(what string, run func() (out string, err error)) string {
+	s.T.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Second) {
+		out, err := run()
+		if err == nil {
+			return out
+		}
+		if !momentary.MatchString(out) || time.Now().After(end) {
+			s.T.Fatalf("%s: %v\n%s", what, err, out)
+		}
 	}
-	return string(out)
 }
 
 // Eventually waits until check returns nil.
@@ -409,7 +428,8 @@ spec:
       - name: web
         image: %[1]s/web:1
         ports: [{containerPort: 8080}]
-        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+        # A pod that answers late, on a busy machine, stays ready.
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 30}
 ---
 apiVersion: v1
 kind: Service

@@ -98,18 +98,18 @@ func judgePods(w *spine.World, name string, propagation metav1.DeletionPropagati
 	absent(w, "the hub", w.Hub.API, "apps/v1", "StatefulSet", name)
 	for _, m := range members {
 		absent(w, m.Name, m.API, "apps/v1", "StatefulSet", name)
-		p, err := m.Find(w.Context(), "v1", "Pod", w.Namespace, name+"-0")
+		p := w.Lookup(m.API, "v1", "Pod", w.Namespace, name+"-0")
 		switch propagation {
 		case metav1.DeletePropagationOrphan:
 			switch {
-			case err != nil:
-				w.Errorf("%s: the pod of %s, which was deleted with %s: %v", m.Name, name, propagation, err)
+			case p == nil:
+				w.Errorf("%s: the pod of %s, which was deleted with %s, is gone", m.Name, name, propagation)
 			case p.GetUID() != before[m.Name] || p.GetDeletionTimestamp() != nil || len(p.GetOwnerReferences()) > 0:
 				w.Errorf("%s: the pod of %s was %s, and is %s, deleted %v, owned by %v", m.Name, name, before[m.Name], p.GetUID(), p.GetDeletionTimestamp(), p.GetOwnerReferences())
 			}
 		case metav1.DeletePropagationForeground:
-			if !apierrors.IsNotFound(err) {
-				w.Errorf("%s: %s is gone before its pod is: %v", m.Name, name, err)
+			if p != nil {
+				w.Errorf("%s: %s is gone before its pod is", m.Name, name)
 			}
 		case metav1.DeletePropagationBackground:
 			absent(w, m.Name, m.API, "v1", "Pod", name+"-0")
@@ -140,7 +140,7 @@ func TestDeletionPropagation(t *testing.T) {
 		before[p] = pods(w, name(p), w.Oak, w.Pine)
 	}
 	for _, p := range propagations {
-		w.Must(deleted(t.Context(), w.Hub.API, w.Namespace, name(p), p))
+		w.Eventually("delete "+name(p), func() error { return deleted(t.Context(), w.Hub.API, w.Namespace, name(p), p) })
 	}
 	for _, p := range propagations {
 		judgePods(w, name(p), p, before[p], w.Oak, w.Pine)
@@ -159,7 +159,9 @@ func TestReplacedTemplateKeepsItsPods(t *testing.T) {
 	mark := w.Oak.Mark()
 	w.Pine.Fail(testenv.Cut)
 	w.Lost(w.Pine)
-	w.Must(deleted(t.Context(), w.Hub.API, w.Namespace, "db", metav1.DeletePropagationOrphan))
+	w.Eventually("delete db", func() error {
+		return deleted(t.Context(), w.Hub.API, w.Namespace, "db", metav1.DeletePropagationOrphan)
+	})
 	absent(w, "the hub", w.Hub.API, "apps/v1", "StatefulSet", "db")
 	w.Hub.Apply(t, statefulSet(w.Namespace, "db", "two", "conf"))
 	absent(w, w.Oak.Name, w.Oak.API, "apps/v1", "StatefulSet", "db")

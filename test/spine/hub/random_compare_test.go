@@ -12,25 +12,32 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/test/spine"
 )
 
+// incomparableError is why hub and members cannot be compared now: something did not answer.
+type incomparableError struct{ error }
+
+// Unwrap returns the error that a request ended with.
+func (i incomparableError) Unwrap() error { return i.error }
+
 // compare says what differs between the hub and its members.
 func (a *attack) compare() error {
-	ctx, cancel := context.WithTimeout(a.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(a.Context(), time.Minute)
 	defer cancel()
 	joined := map[string]types.UID{}
 	clusters, err := a.admin.ListKind(ctx, "cluster.orrery.dev/v1alpha1", "Cluster", "")
 	if err != nil {
-		return err
+		return incomparableError{err}
 	}
 	var errs []error
 	for _, c := range clusters {
 		joined[c.GetName()] = c.GetUID()
 		if has := spine.Conditions(&c); !strings.Contains(has, "Ready=True/") {
-			errs = append(errs, fmt.Errorf("cluster %s: %s: %v", c.GetName(), has, c.Object["status"]))
+			errs = append(errs, incomparableError{fmt.Errorf("cluster %s: %s: %v", c.GetName(), has, c.Object["status"])})
 		}
 	}
 	for _, ns := range attackNamespaces {
@@ -45,7 +52,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 
 	bindings, err := a.admin.ListKind(ctx, "work.orrery.dev/v1alpha2", "ResourceBinding", ns)
 	if err != nil {
-		return err
+		return incomparableError{err}
 	}
 	byUID, byTemplate := map[types.UID]*unstructured.Unstructured{}, map[string]*unstructured.Unstructured{}
 	for i := range bindings {
@@ -61,13 +68,16 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 			continue
 		}
 		if err != nil {
-			return err
+			return incomparableError{err}
 		}
 		names, _, _ := unstructured.NestedStringSlice(p.Object, "spec", "placement", "clusterAffinity", "clusterNames")
 		policies[name] = slices.DeleteFunc(names, func(n string) bool { return joined[n] == "" })
 		slices.Sort(policies[name])
 	}
-	where, value := a.override(ctx, ns)
+	where, value, err := a.override(ctx, ns)
+	if err != nil {
+		return incomparableError{err}
+	}
 
 	has := map[string]map[string]*unstructured.Unstructured{} // by member, then KIND/NAME
 	for _, m := range spine.Members.List {
@@ -75,7 +85,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 		for _, k := range spine.Kinds {
 			list, err := m.ListKind(ctx, k.APIVersion, k.Kind, ns)
 			if err != nil {
-				return err
+				return incomparableError{err}
 			}
 			for i := range list {
 				if !spine.BuiltIn(&list[i]) {
@@ -90,7 +100,7 @@ func (a *attack) compareNamespace(ctx context.Context, ns string, joined map[str
 	for _, k := range spine.Kinds {
 		list, err := a.admin.ListKind(ctx, k.APIVersion, k.Kind, ns)
 		if err != nil {
-			return err
+			return incomparableError{err}
 		}
 		for i := range list {
 			t := &list[i]
@@ -220,10 +230,10 @@ func ofAnotherJoin(o *unstructured.Unstructured, cluster types.UID) bool {
 }
 
 // override reads what the override of a namespace says now.
-func (a *attack) override(ctx context.Context, ns string) (cluster, value string) {
+func (a *attack) override(ctx context.Context, ns string) (cluster, value string, err error) {
 	o, err := a.admin.Find(ctx, "policy.orrery.dev/v1alpha1", "OverridePolicy", ns, "where")
 	if err != nil {
-		return "", ""
+		return "", "", client.IgnoreNotFound(err)
 	}
 	rules, _, _ := unstructured.NestedSlice(o.Object, "spec", "overrideRules")
 	rule, _ := rules[0].(map[string]any)
@@ -231,7 +241,7 @@ func (a *attack) override(ctx context.Context, ns string) (cluster, value string
 	text, _, _ := unstructured.NestedSlice(rule, "overriders", "plaintext")
 	first, _ := text[0].(map[string]any)
 	value, _ = first["value"].(string)
-	return names[0], value
+	return names[0], value, nil
 }
 
 // unlike says how a copy differs from its template as it is rendered for a cluster.

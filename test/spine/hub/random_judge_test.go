@@ -132,7 +132,7 @@ func (a *attack) deletionFault(ctx context.Context, m *testenv.Member, r testenv
 	case p == nil && err == nil:
 		return "there never was its binding " + string(binding)
 	case p == nil:
-		return "" // nobody can say now
+		return "" // the answer is unknown
 	case p.deleting:
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -203,6 +203,9 @@ func (a *attack) releaseFault(ctx context.Context, m *testenv.Member, r testenv.
 	var each []string
 	for _, other := range spine.Members.List {
 		d, err := other.Find(ctx, "apps/v1", "Deployment", r.Namespace, r.Name)
+		if spine.Unanswered(err) {
+			return "" // the answer is unknown
+		}
 		if err != nil {
 			each = append(each, fmt.Sprintf("%s: %v", other.Name, err))
 			continue

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,7 +28,7 @@ import (
 // What the attack allows.
 const (
 	// converging is how long the fleet may take to be as the hub wants it once nothing harms it.
-	converging = 2 * time.Minute
+	converging = spine.Patience
 	// memory is for how long a decision may have been on its way when it is carried out.
 	memory = 5 * time.Second
 	// scaling is for how long after a user's scale-down replicas are not held to the release
@@ -63,6 +64,7 @@ type attack struct {
 
 	judging sync.Mutex // one write at a time is judged
 	judged  int
+	made    int // attempts to make foreign objects
 	pending map[string]intended
 	backup  string // directory
 
@@ -138,7 +140,7 @@ func newAttack(t *testing.T) *attack {
 		for _, ns := range attackNamespaces {
 			for _, m := range spine.Members.List {
 				m.OnWriteIn(ns, nil)
-				_ = m.Delete(context.Background(), spine.NamespaceObject(ns))
+				m.Remove(t, "v1", "Namespace", "", ns)
 			}
 		}
 		for _, ns := range attackNamespaces {
@@ -162,10 +164,10 @@ func (a *attack) run(all []step) {
 	for _, m := range spine.Members.List {
 		m.Apply(a, "apiVersion: v1\nkind: Namespace\nmetadata: {name: "+existing+"}\n")
 		for _, name := range []string{"c0", "c1"} {
-			a.Must(a.foreign(m, spine.ConfigMap(existing, name, "theirs")))
+			a.Eventually("make "+name+" in "+m.Name, func() error { return a.foreign(m, spine.ConfigMap(existing, name, "theirs")) })
 		}
 	}
-	a.Must(a.namespaces())
+	a.Eventually("make the namespaces", a.namespaces)
 	worked := 0
 	for i, s := range all {
 		at := time.Since(begin)
@@ -191,7 +193,7 @@ func (a *attack) run(all []step) {
 	// Whoever is out of the fleet comes back: what it kept is the hub's again.
 	for _, m := range spine.Members.List {
 		if !a.Hub.Joined(a, m) {
-			a.Must(a.Hub.Join(m))
+			a.Join(m)
 		}
 	}
 	a.converge("with every cluster joined")
@@ -231,7 +233,7 @@ func (a *attack) finishJoins() {
 			return client.IgnoreNotFound(err)
 		})
 		if cut {
-			a.Must(a.Hub.Join(m))
+			a.Join(m)
 		}
 	}
 }
@@ -242,7 +244,13 @@ func (a *attack) converge(when string) {
 	differ := pollFor(converging, func() error { return errors.Join(a.confirm(), a.admit(), a.compare()) })
 	if differ == nil {
 		a.Quiet(2 * time.Second)
-		differ = a.compare() // nothing was still on its way
+		_ = pollFor(converging, func() error {
+			differ = a.compare() // nothing was still on its way
+			if errors.As(differ, new(incomparableError)) {
+				return differ
+			}
+			return nil
+		})
 	}
 	if differ != nil {
 		a.Errorf("hub and members differ, %s:\n%v", when, differ)
@@ -492,8 +500,25 @@ func (a *attack) foreign(m *testenv.Member, manifest string) error {
 	// Nobody may delete its namespace between the creation and our note of it.
 	a.judging.Lock()
 	defer a.judging.Unlock()
+	a.made++
+	attempt := fmt.Sprint(a.made)
+	o.SetAnnotations(map[string]string{"attempt": attempt})
 	if err := m.Create(ctx, o); err != nil {
-		return err
+		if !spine.Unanswered(err) {
+			return err
+		}
+		// It may have been made all the same: then the note is of that.
+		ask, end := context.WithTimeout(a.Context(), spine.Patience)
+		defer end()
+		if waited := wait.PollUntilContextCancel(ask, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			is, found := m.Find(ctx, o.GetAPIVersion(), o.GetKind(), o.GetNamespace(), o.GetName())
+			if found == nil {
+				o = is
+			}
+			return found == nil || apierrors.IsNotFound(found), nil
+		}); waited != nil || o.GetUID() == "" || o.GetAnnotations()["attempt"] != attempt {
+			return errors.Join(err, waited)
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

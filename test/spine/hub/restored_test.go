@@ -79,10 +79,7 @@ func TestRestoredHub(t *testing.T) {
 	w.CaughtUp(3 * time.Second)
 	untouched()
 
-	out, err := w.Hub.Orrery(confirmRestore...)
-	if err != nil {
-		t.Fatal(out, err)
-	}
+	confirm(w)
 	w.Data(w.Oak, "changed-since", "one")
 	w.Available(w.Oak, "changed-since", 2)
 	w.Available(w.Oak, "moves", 2)
@@ -96,10 +93,13 @@ func TestRestoredHub(t *testing.T) {
 			}
 		}
 	}
-	listed, err := w.Hub.Orrery("cluster", "orphans", "oak")
-	if err != nil || !strings.Contains(listed, "made-since") {
-		t.Errorf("orphans do not list it: %v\n%s", err, listed)
-	}
+	w.Eventually("orphans list it", func() error {
+		listed, err := w.Hub.Orrery("cluster", "orphans", "oak")
+		if err == nil && !strings.Contains(listed, "made-since") {
+			err = errors.New(listed)
+		}
+		return err
+	})
 	w.Hub.Apply(t, spine.ConfigMap(w.Namespace, "made-since", "one")+spine.Deployment(w.Namespace, "made-since", 2))
 	w.Applied("ConfigMap", "made-since")
 	w.Applied("Deployment", "made-since")
@@ -143,9 +143,7 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 		suspected(w, untouched)
 		w.CaughtUp(2*time.Second, reached...)
 		untouched()
-		if out, err := w.Hub.Orrery(confirmRestore...); err != nil {
-			t.Fatal(out, err)
-		}
+		confirm(w)
 	}
 
 	restored(func() {
@@ -157,8 +155,8 @@ func TestRestoredHubWithEqualTemplates(t *testing.T) {
 	w.Gone(w.Pine, "v1", "ConfigMap", "moves")
 
 	uid := w.Placed(w.Pine, "v1", "ConfigMap", "both").GetUID()
-	restored(func() { w.Must(w.Hub.Unjoin(w.Pine)) }, []*testenv.Member{w.Oak, w.Birch}, w.Pine)
-	w.Must(w.Hub.Join(w.Pine))
+	restored(func() { w.Unjoin(w.Pine) }, []*testenv.Member{w.Oak, w.Birch}, w.Pine)
+	w.Join(w.Pine)
 	w.Applied("ConfigMap", "both")
 	if now := w.Placed(w.Pine, "v1", "ConfigMap", "both").GetUID(); now != uid {
 		t.Errorf("what was left in pine was made anew")
@@ -200,11 +198,18 @@ func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
 	w.Birch.Heal()
 	w.CaughtUp(2 * time.Second)
 	untouched()
-	if out, err := w.Hub.Orrery(confirmRestore...); err != nil {
-		t.Fatal(out, err)
-	}
+	confirm(w)
 	w.Gone(w.Oak, "v1", "ConfigMap", "goes")
 	w.Data(w.Birch, "changes", "one")
+}
+
+// confirm says that the hub was restored.
+func confirm(w *spine.World) {
+	w.Helper()
+	w.Eventually("confirm that the hub was restored", func() error {
+		_, err := w.Hub.Orrery(confirmRestore...)
+		return err
+	})
 }
 
 // backUp copies the hub's etcd away, between two runs of the hub.

@@ -88,7 +88,8 @@ spec: {nodeName: kubelet, terminationGracePeriodSeconds: 0, containers: [{name: 
 		}
 		return err
 	}
-	// Two probes that are cut off make oak unreachable until the next one. Until then the hub answers by itself.
+	// Probes that are cut off make oak unreachable until the next one. Until then the hub answers
+	// by itself.
 	run := func(container, command string, in io.Reader, out io.Writer) error {
 		var err error
 		d.Eventually("oak is reachable for "+command, func() error {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
@@ -43,8 +44,17 @@ func (d *dialled) lists(t *testing.T) {
 		o.SetKind("ConfigMap")
 		o.SetNamespace(ns)
 		o.SetName(fmt.Sprint("c", i))
-		d.Must(d.Oak.Create(t.Context(), o))
+		d.Eventually("make "+o.GetName(), func() error {
+			if err := d.Oak.Create(t.Context(), o.DeepCopy()); !apierrors.IsAlreadyExists(err) {
+				return err
+			}
+			return nil // the answer to an earlier attempt was lost
+		})
 	}
+	d.Eventually("the root certificate is there", func() error {
+		_, err := d.Oak.Find(t.Context(), "v1", "ConfigMap", ns, "kube-root-ca.crt")
+		return err
+	})
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: d.Hub.Kubeconfig()}, &clientcmd.ConfigOverrides{CurrentContext: "oak"},
 	).ClientConfig()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	workv1alpha2 "orrery.dev/orrery/api/work/v1alpha2"
 	"orrery.dev/orrery/internal/mark"
@@ -58,7 +59,7 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("%s: origin %q, want %q", k[1], origin, workv1alpha2.OriginAdopted)
 		}
 		w.Binding(k[1], "other", "FullyApplied=False/Conflict")
-		other := w.Oak.Object(t, k[0], k[1], w.Namespace, "other")
+		other := w.Object(w.Oak.API, k[0], k[1], "other")
 		for key := range other.GetAnnotations() {
 			if strings.Contains(key, "orrery") {
 				t.Errorf("%s that differs has our annotation %s", k[1], key)
@@ -90,8 +91,11 @@ func unmarked(w *spine.World, m *testenv.Member, apiVersion, kind, name string) 
 	w.Helper()
 	w.Eventually(kind+" "+name+" is left without our mark", func() error {
 		o, err := m.Find(w.Context(), apiVersion, kind, w.Namespace, name)
-		if err != nil {
+		if apierrors.IsNotFound(err) {
 			w.Fatalf("%s %s: %v", kind, name, err)
+		}
+		if err != nil {
+			return err
 		}
 		if mark := o.GetLabels()[workv1alpha2.BindingLabel]; mark != "" {
 			return fmt.Errorf("it has the mark %s", mark)
@@ -125,9 +129,9 @@ func TestOrphansAreOursAgain(t *testing.T) {
 	w.Placed(w.Oak, "apps/v1", "Deployment", "web")
 	w.Available(w.Oak, "web", 2)
 	before := w.Content(w.Oak)
-	template := w.Hub.Object(t, "v1", "ConfigMap", w.Namespace, "settings")
-	w.Must(w.Hub.Unjoin(w.Oak))
-	left := w.Oak.Object(t, "v1", "ConfigMap", w.Namespace, "settings")
+	template := w.Object(w.Hub.API, "v1", "ConfigMap", "settings")
+	w.Unjoin(w.Oak)
+	left := w.Object(w.Oak.API, "v1", "ConfigMap", "settings")
 	if orphan, ok := mark.ParseOrphan(left.GetAnnotations()[workv1alpha2.OrphanAnnotation]); !ok || orphan.Template != template.GetUID() {
 		t.Errorf("the orphan's mark is %+v, want one of template %s", orphan, template.GetUID())
 	}
@@ -135,7 +139,7 @@ func TestOrphansAreOursAgain(t *testing.T) {
 		t.Errorf("the binding's mark is left: %s", label)
 	}
 	mark := w.Oak.Mark()
-	w.Must(w.Hub.Join(w.Oak))
+	w.Join(w.Oak)
 	again := w.Placed(w.Oak, "v1", "ConfigMap", "settings")
 	if mark := again.GetAnnotations()[workv1alpha2.OrphanAnnotation]; mark != "" {
 		t.Errorf("it is ours and marked as an orphan: %s", mark)
@@ -165,42 +169,56 @@ func TestOrphansAreListed(t *testing.T) {
 	}
 	listed := func() []string {
 		t.Helper()
-		out, err := w.Hub.Orrery("cluster", "orphans", "oak", "-o", "name")
-		w.Must(err)
+		var out string
+		w.Eventually("list orphans", func() (err error) {
+			out, err = w.Hub.Orrery("cluster", "orphans", "oak", "-o", "name")
+			return err
+		})
 		return slices.DeleteFunc(strings.Fields(out), func(line string) bool { return !strings.Contains(line, "/"+w.Namespace) })
 	}
 	orphan := func(resource, name string) string { return "oak/" + resource + "/" + w.Namespace + "/" + name }
 	if got := listed(); len(got) > 0 {
 		t.Errorf("before the unjoin these are listed: %v", got)
 	}
-	w.Must(w.Hub.Unjoin(w.Oak))
+	w.Unjoin(w.Oak)
 	w.Hub.Remove(t, "apps/v1", "Deployment", w.Namespace, "web")
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "adopted")
 	w.Hub.Remove(t, "v1", "ConfigMap", w.Namespace, "removed")
-	w.Must(w.Hub.Join(w.Oak))
+	w.Join(w.Oak)
 	w.Placed(w.Oak, "v1", "ConfigMap", "back")
 	w.CaughtUp(time.Second)
 
 	want := []string{orphan("configmaps", "adopted"), orphan("configmaps", "removed"), orphan("deployments.apps", "web")}
-	if diff := cmp.Diff(want, listed()); diff != "" {
-		t.Errorf("orphans (-want +got):\n%s", diff)
-	}
-	was := w.Oak.Object(t, "v1", "ConfigMap", w.Namespace, "adopted").GetUID()
+	w.Eventually("what was left is listed", func() error {
+		if diff := cmp.Diff(want, listed()); diff != "" {
+			return fmt.Errorf("orphans (-want +got):\n%s", diff)
+		}
+		return nil
+	})
+	was := w.Object(w.Oak.API, "v1", "ConfigMap", "adopted").GetUID()
 	w.Hub.Apply(t, adopted)
 	if now := w.Placed(w.Oak, "v1", "ConfigMap", "adopted").GetUID(); now != was {
 		t.Errorf("the adopted one has UID %s, want %s", now, was)
 	}
 	w.CaughtUp(time.Second)
-	out, err := w.Hub.Orrery("cluster", "orphans", "oak", "--remove", "--yes")
-	if err != nil || !strings.Contains(out, "LeftAtUnjoin") {
-		t.Errorf("remove: %v\n%s", err, out)
+	said := ""
+	w.Eventually("remove orphans", func() error {
+		out, err := w.Hub.Orrery("cluster", "orphans", "oak", "--remove", "--yes")
+		said += out
+		return err
+	})
+	if !strings.Contains(said, "LeftAtUnjoin") {
+		t.Errorf("remove:\n%s", said)
 	}
 	w.Gone(w.Oak, "v1", "ConfigMap", "removed")
 	w.Gone(w.Oak, "apps/v1", "Deployment", "web")
 	w.CaughtUp(time.Second)
-	if got := listed(); len(got) > 0 {
-		t.Errorf("after the removal these are listed: %v", got)
-	}
+	w.Eventually("nothing is listed after the removal", func() error {
+		if got := listed(); len(got) > 0 {
+			return fmt.Errorf("%v", got)
+		}
+		return nil
+	})
 	w.Placed(w.Oak, "v1", "ConfigMap", "adopted")
 	w.Placed(w.Oak, "v1", "ConfigMap", "back")
 }
@@ -230,7 +248,7 @@ func TestOverwrite(t *testing.T) {
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "first", "{apiVersion: v1, kind: ConfigMap, name: first}", spine.In("oak"))+spine.ConfigMap(w.Namespace, "first", "one"))
 		w.Placed(w.Oak, "v1", "ConfigMap", "first")
 		w.Oak.Apply(t, spine.ConfigMap(w.Namespace, "settings", "theirs"))
-		was := w.Oak.Object(t, "v1", "ConfigMap", w.Namespace, "settings").GetUID()
+		was := w.Object(w.Oak.API, "v1", "ConfigMap", "settings").GetUID()
 		w.Hub.Apply(t, spine.Policy(w.Namespace, "all", "{apiVersion: v1, kind: ConfigMap, name: settings}", spine.In("oak"), overwrite)+spine.ConfigMap(w.Namespace, "settings", "ours"))
 		now := w.Placed(w.Oak, "v1", "ConfigMap", "settings")
 		if now.GetUID() != was || now.GetAnnotations()[workv1alpha2.OriginAnnotation] != workv1alpha2.OriginTakenOver {
@@ -244,7 +262,7 @@ func TestOverwrite(t *testing.T) {
 		t.Parallel()
 		w := spine.Start(t, "overwrite-wide")
 		foreign(w, w.Oak, spine.Secret(w.Namespace, "paykey", "theirs"))
-		was := w.Oak.Object(t, "v1", "Secret", w.Namespace, "paykey").GetUID()
+		was := w.Object(w.Oak.API, "v1", "Secret", "paykey").GetUID()
 		clusterWide(w, "{apiVersion: v1, kind: Secret}", spine.In("oak"), overwrite)
 		w.Hub.Apply(t, spine.Secret(w.Namespace, "paykey", "ours"))
 		now := w.Placed(w.Oak, "v1", "Secret", "paykey")

@@ -45,16 +45,18 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[2]s}]
 }
 
 // found are the ConfigMaps of a namespace, or with none of all, that a search shows to a user, as CLUSTER/NAME.
-func found(w *spine.World, u *user, ns string) []string {
+func found(w *spine.World, u *user, ns string) ([]string, error) {
 	w.Helper()
 	path := "/api/v1/namespaces/" + ns + "/configmaps"
 	if ns == "" {
 		path = "/api/v1/configmaps"
 	}
 	code, body, err := u.get(w.Context(), fleetv1alpha1.FleetPath+path)
-	w.Must(err)
+	if err != nil {
+		return nil, err
+	}
 	if code != http.StatusOK {
-		w.Fatalf("search in %s: %d %s", ns, code, body)
+		return nil, fmt.Errorf("search in %s: %d %s", ns, code, body)
 	}
 	var list unstructured.UnstructuredList
 	w.Must(json.Unmarshal(body, &list))
@@ -65,7 +67,28 @@ func found(w *spine.World, u *user, ns string) []string {
 		}
 	}
 	slices.Sort(all)
-	return all
+	return all, nil
+}
+
+// sees waits until a search shows exactly this to a user. Nothing may be shown meanwhile that is in
+// another cluster.
+func sees(w *spine.World, u *user, ns string, want []string, clusters ...string) {
+	w.Helper()
+	w.Eventually(fmt.Sprintf("a search in namespace %q shows %v", ns, want), func() error {
+		got, err := found(w, u, ns)
+		if err != nil {
+			return err
+		}
+		for _, one := range got {
+			if cluster, _, _ := strings.Cut(one, "/"); !slices.Contains(clusters, cluster) {
+				w.Fatalf("the user sees %v", got)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
 }
 
 // TestFence has two tenants, whom an administrator lets into a cluster each. Neither places
@@ -101,34 +124,29 @@ func TestFence(t *testing.T) {
 		_, err := w.Pine.Find(t.Context(), "v1", "ConfigMap", other, "first")
 		return err
 	})
-	if _, err := w.Oak.Find(t.Context(), "v1", "Namespace", "", other); !apierrors.IsNotFound(err) {
-		t.Errorf("oak has bob's namespace: %v", err)
+	if o := w.Lookup(w.Oak.API, "v1", "Namespace", "", other); o != nil {
+		t.Errorf("oak has bob's namespace: %v", o)
 	}
-	if _, err := w.Birch.Find(t.Context(), "v1", "Namespace", "", w.Namespace); !apierrors.IsNotFound(err) {
-		t.Errorf("birch has alice's namespace: %v", err)
+	if o := w.Lookup(w.Birch.API, "v1", "Namespace", "", w.Namespace); o != nil {
+		t.Errorf("birch has alice's namespace: %v", o)
 	}
-	w.Eventually("administrators see all of them", func() error {
-		if diff := cmp.Diff([]string{"oak/first", "pine/theirs"}, found(w, administrator, w.Namespace)); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
-	})
+	sees(w, administrator, w.Namespace, []string{"oak/first", "pine/theirs"}, spine.ClusterNames...)
 	for _, ns := range []string{w.Namespace, ""} { // of all namespaces hers are shown
-		if diff := cmp.Diff([]string{"oak/first"}, found(w, alice, ns)); diff != "" {
-			t.Errorf("alice sees in %q (-want +got):\n%s", ns, diff)
-		}
+		sees(w, alice, ns, []string{"oak/first"}, "oak")
 	}
 	for _, path := range []string{"/clusters/pine/api/v1/namespaces/" + w.Namespace + "/configmaps", "/clusters/pine/api/v1/namespaces/" + w.Namespace + "/configmaps/theirs"} {
-		if code, body, err := alice.get(t.Context(), fleetv1alpha1.FleetPath+path); err != nil || code != http.StatusNotFound {
-			t.Errorf("%s: %d %s %v", path, code, body, err)
+		if code, body := alice.ask(w, fleetv1alpha1.FleetPath+path); code != http.StatusNotFound {
+			t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
-	if code, body, err := bob.get(t.Context(), fleetv1alpha1.FleetPath+"/api/v1/namespaces/"+w.Namespace+"/configmaps"); err != nil || code != http.StatusForbidden {
-		t.Errorf("bob in alice's namespace: %d %s %v", code, body, err)
+	if code, body := bob.ask(w, fleetv1alpha1.FleetPath+"/api/v1/namespaces/"+w.Namespace+"/configmaps"); code != http.StatusForbidden {
+		t.Errorf("bob in alice's namespace: %d %s", code, body)
 	}
 
 	// The fence is the administrators': neither a tenant nor who has the role admin everywhere moves it.
-	if err := alice.TryApply(t.Context(), clusterAccess("fence-mine", "fence-alice", "pine")); !apierrors.IsForbidden(err) {
+	if err := w.Answered("alice makes a ClusterAccess", func() error {
+		return alice.TryApply(t.Context(), clusterAccess("fence-mine", "fence-alice", "pine"))
+	}); !apierrors.IsForbidden(err) {
 		t.Errorf("alice makes a ClusterAccess: %v", err)
 	}
 	w.Hub.Apply(t, `
@@ -139,10 +157,13 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 `)
 	may := func(group, resource string) bool {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "carol", ResourceAttributes: &authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: "create"},
-		}}
-		w.Must(w.Hub.Create(t.Context(), review))
+		var review *authorizationv1.SubjectAccessReview
+		w.Eventually("ask what carol may", func() error {
+			review = &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "carol", ResourceAttributes: &authorizationv1.ResourceAttributes{Group: group, Resource: resource, Verb: "create"},
+			}}
+			return w.Hub.Create(t.Context(), review)
+		})
 		return review.Status.Allowed
 	}
 	w.Eventually("carol is an admin", func() error {
@@ -178,10 +199,5 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: carol}]
 	alice.Apply(t, spine.ConfigMap(w.Namespace, "first", "two"))
 	w.Data(w.Oak, "first", "two")
 	w.NoDeletions(w.Oak, w.Marks["oak"])
-	w.Eventually("alice sees what is in birch", func() error {
-		if diff := cmp.Diff([]string{"birch/first", "birch/later"}, found(w, alice, w.Namespace)); diff != "" {
-			return fmt.Errorf("(-want +got):\n%s", diff)
-		}
-		return nil
-	})
+	sees(w, alice, w.Namespace, []string{"birch/first", "birch/later"}, "oak", "birch")
 }

@@ -59,8 +59,11 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 				w.Restart()
 			}
 			w.Hub.MergePatch(t, "apps/v1", "Deployment", w.Namespace, "web", edit)
-			_, generation, err := observedGeneration(w, "web")
-			w.Must(err)
+			var generation int64
+			w.Eventually("read the generation of the edit", func() (err error) {
+				_, generation, err = observedGeneration(w, "web")
+				return err
+			})
 			w.Eventually("oak has rolled the edit out", func() error { return rolledOut(w, w.Oak, "web") })
 			w.Never("the hub says nothing of the edit", 3*time.Second, func() error {
 				observed, _, err := observedGeneration(w, "web")
@@ -70,18 +73,13 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 				return err
 			}, w.Oak)
 			waits(w, "web")
-			b, err := w.Hub.Find(t.Context(), "work.orrery.dev/v1alpha2", "ResourceBinding", w.Namespace, "web-deployment")
-			w.Must(err)
+			b := w.Object(w.Hub.API, "work.orrery.dev/v1alpha2", "ResourceBinding", "web-deployment")
 			if has := spine.Conditions(b); strings.Contains(has, "FullyApplied=True") {
 				t.Errorf("the binding says %s", has)
 			}
 			w.Pine.Heal()
-			if out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/web", "--timeout=60s"); err != nil {
-				t.Errorf("rollout status: %v\n%s", err, out)
-			}
-			copied, err := w.Pine.Find(t.Context(), "apps/v1", "Deployment", w.Namespace, "web")
-			w.Must(err)
-			if err := edited(copied); err != nil {
+			rollsOut(w, "web")
+			if err := edited(w.Object(w.Pine.API, "apps/v1", "Deployment", "web")); err != nil {
 				t.Errorf("rollout status succeeds, and pine: %v", err)
 			}
 		})
@@ -91,10 +89,26 @@ func TestStatusSpeaksOfTheTemplateAsItIs(t *testing.T) {
 // waits fails the test unless `kubectl rollout status` asks the hub, and waits.
 func waits(w *spine.World, name string) {
 	w.Helper()
-	out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=2s")
-	if err == nil || !strings.Contains(out, "Waiting for deployment") || !strings.Contains(out, "timed out") {
-		w.Errorf("rollout status does not wait: %v\n%s", err, out)
-	}
+	w.Eventually("rollout status waits", func() error {
+		out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=2s")
+		if err == nil {
+			w.Fatalf("rollout status does not wait:\n%s", out)
+		}
+		if !strings.Contains(out, "Waiting for deployment") || !strings.Contains(out, "timed out") {
+			return err // it may have had no answer in its time
+		}
+		return nil
+	})
+}
+
+// rollsOut waits until `kubectl rollout status` asks the hub, and says that a Deployment is rolled
+// out.
+func rollsOut(w *spine.World, name string) {
+	w.Helper()
+	w.Eventually("rollout status", func() error {
+		_, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=60s")
+		return err
+	})
 }
 
 // rolledOut is an error until a member's own controllers have rolled out the edit of a Deployment with one replica.
@@ -147,10 +161,8 @@ func TestRolloutWaitsForAClusterWithoutCapacity(t *testing.T) {
 	}
 	waits(w, "web")
 	open()
-	if out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/web", "--timeout=60s"); err != nil {
-		t.Errorf("rollout status: %v\n%s", err, out)
-	}
-	if err := rolledOut(w, w.Pine, "web"); err != nil {
+	rollsOut(w, "web")
+	if err := w.Answered("pine", func() error { return rolledOut(w, w.Pine, "web") }); err != nil {
 		t.Errorf("rollout status succeeds, and pine: %v", err)
 	}
 }

@@ -206,7 +206,7 @@ func TestScaleDownIsNoMove(t *testing.T) {
 		}
 		return nil
 	})
-	if n := spine.Replicas(w.Pine.Object(t, "apps/v1", "Deployment", w.Namespace, "web")); n != 5 {
+	if n := spine.Replicas(w.Object(w.Pine.API, "apps/v1", "Deployment", "web")); n != 5 {
 		t.Errorf("pine was to answer after oak, and has %d replicas already", n)
 	}
 	letGo()

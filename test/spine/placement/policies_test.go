@@ -29,11 +29,14 @@ const (
 	configMaps = "{apiVersion: v1, kind: ConfigMap}"
 )
 
-// valuesIn are the values with which ConfigMaps were written to a member.
+// valuesIn are the values with which ConfigMaps were written to a member, and how many of them were
+// written with each. One is written again when the answer was lost.
 func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
-	values := map[string]int{}
+	values, counted := map[string]int{}, map[string]bool{}
 	for _, r := range w.Writes(m) {
-		if value, found, _ := unstructured.NestedString(r.Body, "data", "key"); found && r.Resource == "configmaps" {
+		value, found, _ := unstructured.NestedString(r.Body, "data", "key")
+		if one := r.Name + " " + value; found && r.Resource == "configmaps" && !counted[one] {
+			counted[one] = true
 			values[value]++
 		}
 	}
@@ -149,8 +152,12 @@ func TestSuspension(t *testing.T) {
 	place("oak, pine", "")
 	w.Applied("ConfigMap", "c")
 	w.Applied("ConfigMap", "new")
-	if got := w.WritesSince(w.Oak, mark); len(got) != 2 {
-		t.Errorf("oak was written %v, want each object once", got)
+	written := map[string]bool{} // one whose answer was lost is sent again
+	for _, r := range w.WritesSince(w.Oak, mark) {
+		written[fmt.Sprint(r.Verb, " ", r.Object(), " ", r.Body)] = true
+	}
+	if len(written) != 2 {
+		t.Errorf("oak was written %v, want each object in one version", written)
 	}
 	// A deletion on the hub is not held up.
 	place("oak, pine", "dispatching: true")
@@ -208,7 +215,7 @@ func TestDependenciesFollow(t *testing.T) {
 			}
 		}
 	}
-	if o, err := w.Hub.Find(t.Context(), "v1", "ConfigMap", w.Namespace, "conf"); err != nil || o == nil {
-		t.Errorf("the template is gone: %v", err)
+	if o := w.Lookup(w.Hub.API, "v1", "ConfigMap", w.Namespace, "conf"); o == nil {
+		t.Error("the template is gone")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
 	"orrery.dev/orrery/internal/testenv"
@@ -33,8 +32,8 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: `+name+`}]
 // absent fails if a member has an object.
 func absent(w *spine.World, m *testenv.Member, apiVersion, kind, name string) {
 	w.Helper()
-	if o, err := m.Find(w.Context(), apiVersion, kind, w.Namespace, name); !apierrors.IsNotFound(err) {
-		w.Errorf("%s has %s %s: %v (%v)", m.Name, kind, name, o, err)
+	if o := w.Lookup(m.API, apiVersion, kind, w.Namespace, name); o != nil {
+		w.Errorf("%s has %s %s: %v", m.Name, kind, name, o)
 	}
 }
 

@@ -9,11 +9,13 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -43,21 +45,32 @@ func newUser(w *spine.World, name string) *user {
 	w.Must(err)
 
 	requests := clients.CertificatesV1().CertificateSigningRequests()
-	r, err := requests.Create(w.Context(), &certificatesv1.CertificateSigningRequest{
+	r := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: asked}),
 			SignerName: certificatesv1.KubeAPIServerClientSignerName,
 			Usages:     []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
 		},
-	}, metav1.CreateOptions{})
-	w.Must(err)
-	w.Cleanup(func() { _ = requests.Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{}) })
-	r.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
-		{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test"},
 	}
-	_, err = requests.UpdateApproval(w.Context(), name, r, metav1.UpdateOptions{})
-	w.Must(err)
+	w.Eventually("ask for a certificate of "+name, func() error {
+		if _, err := requests.Create(w.Context(), r, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		return nil // the answer to an earlier attempt was lost
+	})
+	w.Cleanup(func() { _ = requests.Delete(context.WithoutCancel(w.Context()), name, metav1.DeleteOptions{}) })
+	w.Eventually("approve the certificate of "+name, func() error {
+		is, err := requests.Get(w.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		is.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{
+			{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test"},
+		}
+		_, err = requests.UpdateApproval(w.Context(), name, is, metav1.UpdateOptions{})
+		return err
+	})
 	w.Eventually("the certificate of "+name, func() error {
 		if r, err = requests.Get(w.Context(), name, metav1.GetOptions{}); err == nil && len(r.Status.Certificate) == 0 {
 			err = errors.New("not signed yet")
@@ -71,6 +84,18 @@ func newUser(w *spine.World, name string) *user {
 	api, err := testenv.NewAPI(own)
 	w.Must(err)
 	return &user{API: api, config: own}
+}
+
+// ask reads a path of the hub until it is answered, and not only by a hub that is busy.
+func (u *user) ask(w *spine.World, path string) (code int, body []byte) {
+	w.Helper()
+	w.Eventually("ask for "+path, func() (err error) {
+		if code, body, err = u.get(w.Context(), path); err == nil && (code >= http.StatusInternalServerError || code == http.StatusTooManyRequests) {
+			err = fmt.Errorf("%d %s", code, body)
+		}
+		return err
+	})
+	return code, body
 }
 
 // get reads a path of the hub, and returns the status of the answer too.

@@ -7,7 +7,7 @@ withBrowser()
 const away = { status: 503, contentType: "application/json", body: '{"kind":"Status","code":503,"reason":"ServiceUnavailable","message":"not now"}' }
 
 // Answers are asked for anew each 10 or 15 seconds.
-const next = { timeout: 45_000 }
+const next = { timeout: 90_000 }
 
 test("events of copies that cannot be asked for are no empty list", async () => {
   const v = await visit()
@@ -27,7 +27,7 @@ test("what is looked for among the hub's objects is found beyond the first page 
   await v.go("/table?hub=1&kind=ConfigMap&q=many-519")
   await v.page.getByRole("link", { name: "many-519" }).waitFor()
   await kubectl("delete", "namespace", "many", "--wait=false")
-}, 120_000)
+}, 300_000)
 
 test("on a phone rows are sorted by a menu, with keys as well", async () => {
   const v = await visit(undefined, sizes.phone)

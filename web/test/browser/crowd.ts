@@ -45,11 +45,11 @@ export function withCrowd(o: { clusters: number; pods: number; rate?: number }):
     }
     while (names.length) await Promise.all(names.splice(0, 5).map(joinOne))
     await until(async () => (await there()) >= o.pods)
-  }, 300_000)
+  }, 900_000)
   afterAll(async () => {
     // A demo that stays is left as it was.
     const unjoin = (name: string) => run(["cluster", "unjoin", name, "--kubeconfig", kubeconfig, "--context", "hub"])
     if (process.env.CONSOLE_KEPT) await Promise.all(joined.map(unjoin))
     clusters?.kill()
-  }, 120_000)
+  }, 300_000)
 }

@@ -22,7 +22,7 @@ async function again(v: Visit): Promise<void> {
     await settled(v.page)
     return v.page.getByText(unanswered).count()
   }
-  await expect.poll(missing, { timeout: 30_000 }).toBe(0)
+  await expect.poll(missing, { timeout: 90_000 }).toBe(0)
 }
 
 let v: Visit

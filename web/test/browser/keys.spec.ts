@@ -36,7 +36,7 @@ describe("in the table", () => {
     expect([at(v, "cluster"), at(v, "of"), at(v, "tab")]).toEqual(["birch", demo.of, tab])
     expect(await v.page.getByRole("tab", { selected: true }).textContent()).toMatch(new RegExp(tab, "i"))
     // Tab goes on from the page that came, and not from the beginning.
-    expect(await focused(v)).not.toBe("BODY")
+    await expect.poll(() => focused(v)).not.toBe("BODY")
     await v.page.goBack()
     await v.page.getByRole("link", { name: "hello" }).first().waitFor()
     expect(where(v)).toContain("/table?")
@@ -45,7 +45,7 @@ describe("in the table", () => {
   test("/ is the query, in which keys are characters; Escape leads back to the rows", async () => {
     await first(v)
     await v.page.keyboard.press("/")
-    expect(await focused(v)).toBe("Query")
+    await expect.poll(() => focused(v)).toBe("Query")
     const typed = "dlsey:/?jxgt"
     await v.page.keyboard.type(typed)
     expect(await v.page.getByRole("combobox", { name: "Query" }).inputValue()).toBe(typed)
@@ -56,7 +56,7 @@ describe("in the table", () => {
     await v.page.keyboard.type("ns:demo hello")
     await v.page.keyboard.press("Escape")
     await v.page.keyboard.press("Escape")
-    expect(await focused(v)).toBe("Deployment in all clusters")
+    await expect.poll(() => focused(v)).toBe("Deployment in all clusters")
     await v.page.getByRole("link", { name: "hello" }).first().waitFor()
     await v.page.keyboard.press("j")
     await v.page.keyboard.press("y")
@@ -80,7 +80,7 @@ describe("in the table", () => {
     await v.page.keyboard.press("Escape")
     await kubectl("delete", "configmap", "cursor-m", "-n", "demo")
     await v.page.getByRole("link", { name: "cursor-m" }).waitFor({ state: "detached" })
-    expect(await current.count()).toBe(0)
+    await expect.poll(() => current.count()).toBe(0)
     await v.page.keyboard.press("Control+d")
     expect(await v.page.getByRole("dialog").count()).toBe(0)
     await kubectl("delete", "configmap", "cursor-a", "cursor-z", "-n", "demo")
@@ -94,7 +94,7 @@ describe("in the table", () => {
     await v.page.keyboard.press("Enter")
     await v.page.keyboard.press("Enter")
     await v.page.waitForURL(/sort=cluster\+desc/)
-    expect(await cluster.getAttribute("aria-sort")).toBe("descending")
+    await expect.poll(() => cluster.getAttribute("aria-sort")).toBe("descending")
   })
 })
 
@@ -143,6 +143,7 @@ test.each([
 ])("in the list of the page %s j and k move, Enter opens, and / filters where there is a filter", async (_, path, opened) => {
   const v = await visit()
   await v.go(path)
+  await settled(v.page)
   await v.page.locator("#content [data-row]").first().waitFor()
   const at = () => v.page.evaluate(() => [...document.querySelectorAll("#content [data-row]")].findIndex((row) => row.contains(document.activeElement)))
   const pressed = async (key: string) => {

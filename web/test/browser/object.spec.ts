@@ -109,10 +109,10 @@ describe("the object's page", () => {
     await v.page.getByLabel("Replicas").fill("4")
     await v.page.keyboard.press("Enter")
     const save = v.page.getByRole("dialog").getByRole("button", { name: "Save" })
-    await expect.poll(() => save.isEnabled(), { timeout: 10_000 }).toBe(true)
+    await expect.poll(() => save.isEnabled(), { timeout: 60_000 }).toBe(true)
     await save.focus()
     await v.page.keyboard.press("Enter")
-    await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 10_000 }).toBe("4")
+    await expect.poll(() => inOak("-n", "default", "get", "deployment", "scaled", "-o", "jsonpath={.spec.replicas}"), { timeout: 60_000 }).toBe("4")
   })
 
   test("tells the past of an object, goes back to it, and finds what is deleted", async () => {
@@ -132,14 +132,14 @@ describe("the object's page", () => {
     const dialog = v.page.getByRole("dialog")
     await dialog.getByLabel("Take mine").check()
     await dialog.getByRole("button", { name: "Save" }).click()
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 10_000 }).toBe("red")
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.colour}"), { timeout: 60_000 }).toBe("red")
     await dialog.waitFor({ state: "detached" })
 
     await v.page.keyboard.press("Control+d")
     await v.page.getByRole("dialog").getByText("in the cluster oak").waitFor()
     await v.page.getByRole("dialog").getByRole("button", { name: "Delete" }).click()
     await v.page.waitForURL(/\/table/)
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 10_000 }).toBe("")
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "--ignore-not-found", "-o", "name"), { timeout: 60_000 }).toBe("")
     await expect
       .poll(
         async () => {
@@ -147,7 +147,7 @@ describe("the object's page", () => {
           await settled(v.page)
           return v.page.locator("main").textContent()
         },
-        { timeout: 15_000 },
+        { timeout: 60_000 },
       )
       .toContain(name)
     await v.page.getByRole("link", { name }).click()
@@ -203,7 +203,7 @@ describe("the object's page", () => {
     await rewrite(v, "name: ", `name: ${name}`)
     await v.page.getByRole("button", { name: "Review changes" }).click()
     await v.page.getByRole("dialog").getByRole("button", { name: "Create" }).click()
-    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "name"), { timeout: 10_000 }).toContain(name)
+    await expect.poll(() => inOak("-n", "default", "get", "configmap", name, "-o", "name"), { timeout: 60_000 }).toContain(name)
     await v.go(`/object?kind=ConfigMap&cluster=${cluster}&namespace=default`)
     await rewrite(v, "name: ", `name: ${name}`)
     await v.page.getByRole("button", { name: "Review changes" }).click()
@@ -294,5 +294,5 @@ describe("the object's page", () => {
 /** Waits until the mirror has a state, so that it is a step of the history. */
 async function known(name: string, value: string): Promise<void> {
   const path = `/apis/fleet.orrery.dev/v1alpha1/resources/fleet/proxy/clusters/${cluster}/api/v1/namespaces/default/configmaps/${name}`
-  await expect.poll(() => kubectl("get", "--raw", path).catch(() => ""), { timeout: 15_000 }).toContain(value)
+  await expect.poll(() => kubectl("get", "--raw", path).catch(() => ""), { timeout: 60_000 }).toContain(value)
 }

@@ -73,7 +73,7 @@ beforeAll(async () => {
   await apply("{apiVersion: cluster.orrery.dev/v1alpha1, kind: Cluster, metadata: {name: larch}, spec: {syncMode: Pull}}")
   await operation(waits, { action: "Apply", paused: true })
   // The hub knows of it before the Cluster has hosts, and makes no run of its own.
-  await kubectl("wait", "--for=jsonpath={.status.phase}=Paused", `operation/${waits}`)
+  await kubectl("wait", "--for=jsonpath={.status.phase}=Paused", `operation/${waits}`, "--timeout=180s")
   await operation(runs, { action: "Apply" })
   const roleGroups = { "control-plane": ["larch-a"], worker: hostNames }
   const hosts = hostNames.map((name, i) => ({ name, address: `192.0.2.${i + 1}` }))
@@ -126,15 +126,15 @@ test("a run is found in the list, its plan reads as a diff, and its steps come a
   await phase(v, "Running")
   await host(v, "Plan", "larch-a").locator("summary").click()
   await host(v, "Plan", "larch-a").getByText("5 changes").waitFor()
-  expect(await lines(v, "Plan", "larch-a")).toEqual([
+  await expect.poll(() => lines(v, "Plan", "larch-a")).toEqual([
     "warn ~ File /etc/kubernetes/kubelet.yaml [restart]",
     "good + Unit kubelet.service",
     "bad - File /etc/cni/old.conf",
     " and 2 more",
   ])
   await host(v, "Plan", "the cluster's API").locator("summary").click()
-  expect(await lines(v, "Plan", "the cluster's API")).toEqual(["plain * Drain larch-b [drain]"])
-  expect(await lines(v, "Hosts", "larch-a")).toEqual(["good os/sysctl", "warn kubelet/config"])
+  await expect.poll(() => lines(v, "Plan", "the cluster's API")).toEqual(["plain * Drain larch-b [drain]"])
+  await expect.poll(() => lines(v, "Hosts", "larch-a")).toEqual(["good os/sysctl", "warn kubelet/config"])
 
   await record(runs, {
     stepsDone: 2,
@@ -150,9 +150,9 @@ test("a run is found in the list, its plan reads as a diff, and its steps come a
   })
   // Nobody reloads the page.
   await host(v, "Hosts", "larch-a").getByText("no such cgroup").waitFor()
-  expect(await lines(v, "Hosts", "larch-a")).toEqual(["good os/sysctl", "good kubelet/config", "bad kubelet/start"])
-  expect(await lines(v, "Hosts", "larch-b")).toEqual(["warn os/sysctl"])
-  expect(await host(v, "Hosts", "larch-a").textContent()).toMatch(/kubelet did not start.*attempt 3/s)
+  await expect.poll(() => lines(v, "Hosts", "larch-a")).toEqual(["good os/sysctl", "good kubelet/config", "bad kubelet/start"])
+  await expect.poll(() => lines(v, "Hosts", "larch-b")).toEqual(["warn os/sysctl"])
+  await expect.poll(() => host(v, "Hosts", "larch-a").textContent()).toMatch(/kubelet did not start.*attempt 3/s)
   await v.page.getByText("2 / 4").waitFor()
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
 })
@@ -166,7 +166,7 @@ test("pause and resume change the run's spec, and the page says what comes of it
   await v.page.getByRole("button", { name: "Resume" }).click()
   await v.page.getByRole("button", { name: "Pause" }).waitFor()
   expect(await read(runs, ".spec")).not.toContain('"paused":true')
-  expect(await v.page.getByText("It pauses as soon as").count()).toBe(0)
+  await expect.poll(() => v.page.getByText("It pauses as soon as").count()).toBe(0)
   expect(v.seen.failures).toEqual([])
 })
 
@@ -187,7 +187,7 @@ test("a run that the hub has paused is ended after a question, and not before", 
   await dialog.getByRole("button", { name: "End it" }).click()
   await phase(v, "Canceled")
   expect(await read("yew-1", ".spec.canceled")).toBe("true")
-  expect(await buttons(v)).toEqual([])
+  await expect.poll(() => buttons(v)).toEqual([])
 })
 
 test("what fails says why; what the hub will not try again is not offered to be", async () => {
@@ -197,7 +197,7 @@ test("what fails says why; what the hub will not try again is not offered to be"
   await v.page.getByRole("button", { name: "Resume" }).click()
   await phase(v, "Failed")
   await v.page.getByRole("alert").getByText("there is no Cluster yew").waitFor()
-  expect(await buttons(v)).toEqual([])
+  await expect.poll(() => buttons(v)).toEqual([])
 })
 
 test("when certificates end is on the page of the cluster, beside its hosts and runs", async () => {
@@ -226,8 +226,8 @@ test.each([
   await phase(v, "Running")
   await v.page.waitForLoadState("networkidle")
   await v.page.getByText("kubelet/start").waitFor()
-  expect(await v.page.locator("main").getByText("os/sysctl").count()).toBe(steps ? 2 : 1)
-  expect(await buttons(v)).toEqual([])
+  await expect.poll(() => v.page.locator("main").getByText("os/sysctl").count()).toBe(steps ? 2 : 1)
+  await expect.poll(() => buttons(v)).toEqual([])
   expect(v.seen).toMatchObject({ errors: [], failures: [] })
 })
 

@@ -10,7 +10,7 @@ test("one workload in all of its clusters, with what is changed and what drifts"
   await v.go(`/placements?of=${of}`)
   const row = (cluster: string) => v.page.locator(".matrix tbody tr", { hasText: cluster })
   await row("oak").waitFor()
-  expect(await v.page.locator(".matrix tbody tr").count()).toBe(2)
+  await expect.poll(() => v.page.locator(".matrix tbody tr").count()).toBe(2)
   await row("pine").getByRole("link", { name: "mirror-in-pine" }).waitFor()
   await row("oak").getByText("2 / 2").waitFor()
   await row("pine").getByRole("button", { name: "Diff of rendered and live in pine" }).click()

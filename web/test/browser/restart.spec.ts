@@ -29,11 +29,13 @@ test("a hub that is killed under an open tab: rows are stale, never fresh, until
   })
   process.kill(pid("hub"), "SIGKILL")
   await v.page.locator("[data-state=stale], .stale").first().waitFor()
-  await v.page.locator("[data-state=stale], .stale").first().waitFor({ state: "detached", timeout: 100_000 })
+  await v.page.locator("[data-state=stale], .stale").first().waitFor({ state: "detached", timeout: 240_000 })
   await v.page.getByText("web", { exact: true }).first().waitFor()
-  expect(await v.page.evaluate(() => (window as unknown as { states: string[] }).states)).toEqual(["live", "stale", "live"])
+  // A hub that has just started may be away once more.
+  const states = () => v.page.evaluate(() => (window as unknown as { states: string[] }).states.join())
+  await expect.poll(states).toMatch(/^live(,stale,live)+$/)
 
   // A token is written down nowhere, so its session is over.
-  await robot.page.locator(".sign-in").waitFor({ timeout: 50_000 })
+  await robot.page.locator(".sign-in").waitFor({ timeout: 120_000 })
   expect(new URL(robot.page.url()).pathname).toBe("/console/changes")
-}, 180_000)
+}, 600_000)

@@ -24,7 +24,7 @@ test("a slash leads to the field by which a page is filtered, and what changed i
     await v.go(path)
     await settled(v.page)
     await v.page.keyboard.press("/")
-    expect(await v.page.evaluate(() => document.activeElement?.getAttribute("aria-label"))).toBe(name)
+    await expect.poll(() => v.page.evaluate(() => document.activeElement?.getAttribute("aria-label"))).toBe(name)
   }
   await v.go("/changes?type=Pod&since=-1d")
   await v.page.locator(".change", { hasText: "Pod" }).first().waitFor()

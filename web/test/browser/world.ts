@@ -13,8 +13,29 @@ const data = process.env.CONSOLE_DATA ?? ""
 const orrery = process.env.ORRERY ?? ""
 export const kubeconfig = `${data}/kubeconfig`
 
+/** Errors of a busy server, and of an object that another client wrote at the same time. */
+const momentary =
+  /connection refused|connection reset|i\/o timeout|TLS handshake timeout|unexpected EOF|etcdserver: |unable to handle the request|ServiceUnavailable|too many requests|the object has been modified/
+
+/** Commands of kubectl that may be run twice. */
+const repeatable = ["get", "apply", "patch", "label", "annotate", "wait"]
+
+/** Waits a second, and fails after a time in which a server that stalled answers again. */
+const pause = (again: number) => again < 60 && new Promise<true>((later) => setTimeout(() => later(true), 1000))
+
 /** Runs orrery and returns what it says. */
-export function run(args: string[], input = ""): Promise<string> {
+export async function run(args: string[], input = ""): Promise<string> {
+  for (let again = 0; ; again++) {
+    try {
+      return await once(args, input)
+    } catch (e) {
+      const may = args[0] === "kubectl" && args.some((arg) => repeatable.includes(arg)) && momentary.test(String(e))
+      if (!may || !(await pause(again))) throw e
+    }
+  }
+}
+
+function once(args: string[], input: string): Promise<string> {
   return new Promise((resolve, reject) => {
     const child = execFile(orrery, args, { maxBuffer: 64 << 20 }, (error: ExecFileException | null, out, err) =>
       error ? reject(new Error(`orrery ${args.join(" ")}: ${err || error.message}`)) : resolve(out),
@@ -150,7 +171,7 @@ export interface Visit {
 export async function stranger(viewport = sizes.desk): Promise<Visit> {
   const context = await browser!.newContext({ ignoreHTTPSErrors: true, viewport, reducedMotion: "reduce", locale: "en-GB" })
   const page = await context.newPage()
-  page.setDefaultTimeout(15_000)
+  page.setDefaultTimeout(60_000)
   const seen: Seen = { errors: [], failures: [], bodies: [] }
   page.on("pageerror", (e) => seen.errors.push(String(e)))
   // The browser's own note of an answer that is no success is among the failures already.
@@ -180,8 +201,14 @@ export async function origin(): Promise<string> {
 /** A browser with a session, by a link. */
 export async function visit(as?: string, viewport = sizes.desk): Promise<Visit> {
   const v = await stranger(viewport)
-  await v.page.goto(await link(as))
-  await v.page.locator("#content").waitFor()
+  const content = v.page.locator("#content")
+  // On a busy machine a link may be too old when it is opened.
+  for (let again = 0; again < 3; again++) {
+    await v.page.goto(await link(as))
+    await content.or(v.page.locator(".sign-in")).first().waitFor()
+    if (await content.count()) break
+  }
+  await content.waitFor()
   v.seen.failures.length = 0
   return v
 }
