@@ -85,7 +85,7 @@ func TestNamespaceOfOursAlone(t *testing.T) {
 	for _, m := range []*testenv.Member{w.Oak, w.Pine} {
 		deletions := []string{}
 		for _, r := range w.Writes(m) {
-			if r.Verb == "delete" && !slices.Contains(deletions, r.Resource) { // sent again without an answer
+			if r.Verb == "delete" && !slices.Contains(deletions, r.Resource) { // some are sent again
 				deletions = append(deletions, r.Resource)
 			}
 		}
