@@ -126,12 +126,9 @@ test("a run is found in the list, its plan reads as a diff, and its steps come a
   await phase(v, "Running")
   await host(v, "Plan", "larch-a").locator("summary").click()
   await host(v, "Plan", "larch-a").getByText("5 changes").waitFor()
-  await expect.poll(() => lines(v, "Plan", "larch-a")).toEqual([
-    "warn ~ File /etc/kubernetes/kubelet.yaml [restart]",
-    "good + Unit kubelet.service",
-    "bad - File /etc/cni/old.conf",
-    " and 2 more",
-  ])
+  await expect
+    .poll(() => lines(v, "Plan", "larch-a"))
+    .toEqual(["warn ~ File /etc/kubernetes/kubelet.yaml [restart]", "good + Unit kubelet.service", "bad - File /etc/cni/old.conf", " and 2 more"])
   await host(v, "Plan", "the cluster's API").locator("summary").click()
   await expect.poll(() => lines(v, "Plan", "the cluster's API")).toEqual(["plain * Drain larch-b [drain]"])
   await expect.poll(() => lines(v, "Hosts", "larch-a")).toEqual(["good os/sysctl", "warn kubelet/config"])
