@@ -40,12 +40,12 @@ func (f *fleet) defines(c client.Client, group string, versions ...string) {
 		is := crd.DeepCopy()
 		err := c.Get(f.t.Context(), client.ObjectKeyFromObject(crd), is)
 		switch {
-		case client.IgnoreNotFound(err) != nil:
-			return err
-		case err != nil:
+		case apierrors.IsNotFound(err):
 			f.must(c.Create(f.t.Context(), crd))
 			f.t.Cleanup(func() { f.must(client.IgnoreNotFound(c.Delete(context.Background(), crd))) })
 			return nil
+		case err != nil:
+			return err
 		default:
 			is.Object["spec"] = crd.Object["spec"]
 			return c.Update(f.t.Context(), is)

@@ -62,7 +62,7 @@ const (
 // whole returns the value of a field on one line, which may be long.
 func whole(of json.RawMessage) neutral.Trusted { return neutral.Trusted(neutral.Line(string(of))) }
 
-// short returns a value on one line, with at most most characters; 0: no limit.
+// short returns a value on one line; most limits its characters, 0: no limit.
 func short(value json.RawMessage, most int) string {
 	if value == nil {
 		return "(none)"

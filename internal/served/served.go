@@ -49,11 +49,12 @@ type Conflict string
 
 // Conflicts.
 const (
-	// No version is served by every cluster that has the type.
+	// NoCommonVersion: no version is served by every cluster that has the type.
 	NoCommonVersion Conflict = "NoCommonVersion"
-	// The type is namespaced in some clusters and cluster-scoped in others.
+	// OtherScope: the type is namespaced in some clusters and cluster-scoped in others.
 	OtherScope Conflict = "OtherScope"
-	OtherKind  Conflict = "OtherKind" // the kind of the resource has different names
+	// OtherKind: the kind of the resource has different names.
+	OtherKind Conflict = "OtherKind"
 )
 
 // Clusters returns the sorted names of the clusters that serve the type.

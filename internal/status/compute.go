@@ -221,7 +221,7 @@ func items(standings []standing) []workv1alpha2.AggregatedStatusItem {
 	return items
 }
 
-// counts counts the clusters. ok is false if too little is known to change the status.
+// counts returns the numbers of clusters. ok is false if too little is known to change the status.
 func counts(standings []standing) (c workv1alpha2.ClusterCounts, ok bool) {
 	for _, s := range standings {
 		if s.applied == unknown && s.recorded == nil {

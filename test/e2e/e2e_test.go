@@ -98,7 +98,7 @@ func kubectlIn(t testing.TB, kubeconfig string, args ...string) string {
 	eventually(t, deadline, func() string {
 		var err error
 		text, err = exec.Command(testenv.KubeBinary(), append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
-		if err != nil && !(args[0] == "create" && strings.Contains(string(text), "(AlreadyExists)")) {
+		if created := args[0] == "create" && strings.Contains(string(text), "(AlreadyExists)"); err != nil && !created {
 			return fmt.Sprintf("%v\n%s", err, text)
 		}
 		return ""

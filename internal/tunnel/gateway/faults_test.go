@@ -83,9 +83,11 @@ func TestFaults(t *testing.T) {
 			return nil
 		},
 	}
+	timing := quick()
+	timing.Handshake = 10 * time.Second // one that is swallowed is begun again within patience
 	sites := map[string]*site{}
 	for name := range faults {
-		sites[name] = newSite(t)
+		sites[name] = newSiteWith(t, timing)
 		sites[name].run(sites[name].agent("oak"))
 	}
 	full := func(s *site) bool { return s.spares("oak") == tunnel.MaxSpares }
