@@ -215,7 +215,7 @@ func (f *hubOfTwo) graph(t *testing.T) {
 		}
 		return code == 0 && strings.HasPrefix(out, "digraph fleet {")
 	}, "graph", "secret/db-pass", "-o", "dot")
-	runUntil(t, run, func(code int, _, errOut string) bool {
+	failsUntil(t, run, func(code int, _, errOut string) bool {
 		return code == 1 && strings.Contains(errOut, `secrets "none" not found`)
 	}, "graph", "secret/none", "-n", "tree")
 	runUntil(t, run, func(code int, _, errOut string) bool {

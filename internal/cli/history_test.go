@@ -47,7 +47,7 @@ func TestOnAHubOfTwo(t *testing.T) {
 		if err := os.WriteFile(kubeconfig, member.Kubeconfig(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		runUntil(t, f.run, func(code int, _, _ string) bool { return code == 0 }, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig)
+		succeeds(t, f.run, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig)
 	}
 	t.Run("Graph", f.graph)
 	t.Run("History", f.history)
@@ -65,6 +65,45 @@ func runUntil(t *testing.T, run func(args ...string) (code int, out, errOut stri
 		}
 		return nil
 	})
+}
+
+// failsUntil runs a command that must fail until what it prints is right. Such a command must never
+// succeed.
+func failsUntil(t *testing.T, run func(args ...string) (code int, out, errOut string), right func(code int, out, errOut string) bool, args ...string) {
+	t.Helper()
+	runUntil(t, run, func(code int, out, errOut string) bool {
+		if code == 0 {
+			t.Fatalf("%q succeeds: %s%s", args, out, errOut)
+		}
+		return right(code, out, errOut)
+	}, args...)
+}
+
+// unanswered are texts of errors which say that the hub or a cluster did not answer.
+var unanswered = []string{
+	"reach the hub at ", "cannot reach orrery server", "no API server answers", "answers but is not ready", "did not try the new credentials",
+	"is unreachable", "no answer in time", "context deadline exceeded", "i/o timeout", "connection refused", "connection reset", "etcdserver: ",
+	"unable to handle the request", "Error from server (ServiceUnavailable)", "Error from server (Timeout)", "Error from server (ServerTimeout)",
+	"Error from server (TooManyRequests)",
+}
+
+// wasAnswered reports whether the hub and the clusters answered the command with these errors.
+func wasAnswered(errOut string) bool {
+	return !slices.ContainsFunc(unanswered, func(text string) bool { return strings.Contains(errOut, text) })
+}
+
+// succeeds runs a command that must succeed, again while the hub or a cluster does not answer. It
+// returns the output.
+func succeeds(t *testing.T, run func(args ...string) (code int, out, errOut string), args ...string) (printed string) {
+	t.Helper()
+	runUntil(t, run, func(code int, out, errOut string) bool {
+		if code != 0 && wasAnswered(errOut) {
+			t.Fatalf("%q: %d %s%s", args, code, out, errOut)
+		}
+		printed = out
+		return code == 0
+	}, args...)
+	return printed
 }
 
 func (f *hubOfTwo) run(args ...string) (code int, out, errOut string) {
@@ -143,8 +182,8 @@ func (f *hubOfTwo) history(t *testing.T) {
 	}, "diff", "--since="+then, "-n", "shop")
 	runUntil(t, run, func(_ int, out, _ string) bool { return out == "Nothing changed.\n" }, "diff", "--since="+then, "-n", "shop", "--cluster=elm")
 	runUntil(t, run, func(_ int, out, _ string) bool { return out == "[]\n" }, "diff", "--since="+then, "-n", "shop", "-o", "yaml", "configmaps")
-	runUntil(t, run, func(code int, _, errOut string) bool { return code == 1 && strings.Contains(errOut, "is known from ") }, "diff", "--since=2020-01-01")
-	runUntil(t, run, func(code int, _, errOut string) bool {
+	failsUntil(t, run, func(code int, _, errOut string) bool { return code == 1 && strings.Contains(errOut, "is known from ") }, "diff", "--since=2020-01-01")
+	failsUntil(t, run, func(code int, _, errOut string) bool {
 		return code == 1 && strings.Contains(errOut, "no history is kept")
 	}, "diff", "--since=1h", "events")
 

@@ -351,10 +351,10 @@ func (f *fleetOfTwo) describe(t *testing.T) {
 	f.fails(1, `pods "nil" not found in any cluster`, "describe", "pod/nil", "-n", "shop")
 	f.fails(1, `Error from server (NotFound): pods "solo" not found`, "describe", "pod", "solo", "-n", "shop", "-C", "oak")
 	// Names that no cluster has are told, and the others described.
-	runUntil(t, f.run, func(code int, out, errOut string) bool {
+	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && strings.HasPrefix(out, "Name:         solo\n") && strings.Contains(errOut, `pods "nil" not found in any cluster`) && strings.Contains(errOut, `pods "nul" not found in any cluster`)
 	}, "describe", "pods", "nil", "solo", "nul", "-n", "shop")
-	runUntil(t, f.run, func(code int, out, errOut string) bool {
+	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && strings.Count(out, "==> cluster ") == 2 && strings.Count(out, "shop/web:1") == 2 && strings.Contains(errOut, `pods "nil" not found in any cluster`)
 	}, "describe", "deploy/web", "pod/nil", "-n", "shop")
 	f.fails(2, "want the type", "describe")
@@ -382,11 +382,11 @@ func (f *fleetOfTwo) logs(t *testing.T) {
 	}
 
 	// What fails is told, and the rest is printed.
-	runUntil(t, f.run, func(code int, out, errOut string) bool {
+	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && out == "[oak/web-1/web] a\n[oak/web-2/web] b\n[elm/web-1/web] c\n[oak/web-1/web] d\n" &&
 			strings.Contains(errOut, "container side of pod web-1 in cluster elm") && strings.Contains(errOut, "waiting to start") && strings.Contains(errOut, "3 of 6 logs failed")
 	}, "logs", "deploy/web", "-n", "shop", "--all-containers")
-	runUntil(t, f.run, func(code int, out, errOut string) bool {
+	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && out == "alone\n" && strings.Contains(errOut, `error: cluster oak: Error from server (NotFound): pods "solo" not found`)
 	}, "logs", "solo", "-n", "shop", "-C", "elm,oak")
 	f.fails(1, `pods "nil" not found in any cluster that you see`, "logs", "nil", "-n", "shop")
@@ -448,7 +448,7 @@ func (f *fleetOfTwo) sessions(t *testing.T) {
 		return code == 0 && out == "date in shop/web-1/web\n"
 	}, "exec", "deploy/web", "-n", "shop", "-C", "elm", "-c", "web", "--", "date")
 	// The exit code is that of the command.
-	runUntil(t, f.run, func(code int, _, errOut string) bool {
+	failsUntil(t, f.run, func(code int, _, errOut string) bool {
 		return code == 3 && errOut == "command terminated with exit code 3\n"
 	}, "exec", "solo", "-n", "shop", "-c", "web", "--", "false")
 	f.fails(1, "web-1 is in 2 clusters, elm, oak: name one with --cluster (-C)", "exec", "web-1", "-n", "shop", "--", "date")
@@ -516,14 +516,10 @@ func (f *fleetOfTwo) taints(t *testing.T) {
 	}
 }
 
-// mustRun runs a command until it succeeds, and returns its output.
-func mustRun(t *testing.T, f *fleetOfTwo, args ...string) (printed string) {
+// mustRun runs a command that must succeed, and returns its output.
+func mustRun(t *testing.T, f *fleetOfTwo, args ...string) string {
 	t.Helper()
-	runUntil(t, f.run, func(code int, out, _ string) bool {
-		printed = out
-		return code == 0
-	}, args...)
-	return printed
+	return succeeds(t, f.run, args...)
 }
 
 func (f *fleetOfTwo) completion(t *testing.T) {
@@ -757,8 +753,8 @@ func (f *fleetOfTwo) mistyped(t *testing.T) {
 		for _, args := range c.typos {
 			args = append(strings.Fields(path), args...)
 			runUntil(t, f.run, func(code int, out, errOut string) bool {
-				if code == 0 {
-					t.Fatalf("%q succeeds: %s%s", args, out, errOut)
+				if code == 0 || strings.Contains(errOut, `"http`) && wasAnswered(errOut) {
+					t.Fatalf("%q: %d %s%s", args, code, out, errOut)
 				}
 				return code == 1 && strings.Count(errOut, want) == 1 && !strings.Contains(errOut, `"http`)
 			}, args...)
@@ -813,10 +809,10 @@ func (f *fleetOfTwo) tenant(t *testing.T) {
 	} {
 		// The hub may not know of the role yet.
 		runUntil(t, run, func(code int, out, errOut string) bool {
-			if code == 0 {
-				t.Fatalf("%s succeeds: %s%s", command, out, errOut)
+			if code == 0 || saysNone.MatchString(out+errOut) || strings.Contains(errOut, `"http`) && wasAnswered(errOut) {
+				t.Fatalf("%s: %d %s%s", command, code, out, errOut)
 			}
-			return code == 1 && strings.Count(errOut, want) == 1 && !saysNone.MatchString(out+errOut) && !strings.Contains(errOut, `"http`)
+			return code == 1 && strings.Count(errOut, want) == 1 && !strings.Contains(errOut, `"http`)
 		}, strings.Fields(command)...)
 	}
 	// One warning names all types that are shown in part.
@@ -854,6 +850,9 @@ func (f *fleetOfTwo) ctrlC(t *testing.T) {
 		lines := bufio.NewScanner(out)
 		if !lines.Scan() { // the hub or oak does not answer for a moment
 			_ = cmd.Wait()
+			if errOut.Len() == 0 {
+				t.Fatalf("a watch shows nothing, and ends with code %d", cmd.ProcessState.ExitCode())
+			}
 			return fmt.Errorf("a watch shows nothing: %s", errOut.String())
 		}
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -862,8 +861,11 @@ func (f *fleetOfTwo) ctrlC(t *testing.T) {
 		for lines.Scan() { // what is shown before it ends
 		}
 		_ = cmd.Wait() // the code says it
-		if code := cmd.ProcessState.ExitCode(); code != 130 || errOut.Len() > 0 {
-			return fmt.Errorf("a watch after Ctrl-C: code %d, %q", code, errOut.String())
+		if code := cmd.ProcessState.ExitCode(); code != 130 {
+			t.Fatalf("a watch after Ctrl-C: code %d, %q", code, errOut.String())
+		}
+		if errOut.Len() > 0 { // the watch was disturbed before
+			return fmt.Errorf("a watch after Ctrl-C: %q", errOut.String())
 		}
 		return nil
 	})
@@ -887,7 +889,7 @@ func (f *fleetOfTwo) away(t *testing.T) {
 		}
 		return nil
 	})
-	runUntil(t, f.run, func(code int, out, errOut string) bool {
+	failsUntil(t, f.run, func(code int, out, errOut string) bool {
 		return code == 1 && strings.Contains(out, "==> cluster oak <==") && strings.Contains(errOut, "error: cluster elm: ")
 	}, "describe", "deploy/web", "-n", "shop")
 }

@@ -170,9 +170,11 @@ func TestClients(t *testing.T) {
 		"Events":             {"--context fleet get events.v1.events.k8s.io -A", true, ""},
 		"OlderVersion":       {"--context fleet get horizontalpodautoscalers.v1.autoscaling -A", true, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
+		if !t.Run(name, func(t *testing.T) {
 			w.says(t, c.args, c.works, c.says, func(string) {})
-		})
+		}) {
+			t.FailNow() // each case waits long for its answer
+		}
 	}
 	t.Run("Helm", func(t *testing.T) { w.helm(t, namespace) })
 	t.Run("WebSocket", func(t *testing.T) { w.webSocket(t, namespace) })

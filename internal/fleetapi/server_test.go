@@ -329,13 +329,15 @@ func TestBehindTheKubeAPIServer(t *testing.T) {
 		"DescribeOfOne":          {"--context fleet describe pod web -n " + shop, true, "fleet.orrery.dev/cluster: oak"},
 		"TheFleetSaysItsVersion": {"--context fleet version", true, "Server Version: v1."},
 	} {
-		t.Run(name, func(t *testing.T) {
+		if !t.Run(name, func(t *testing.T) {
 			w.says(t, c.args, c.works, c.says, func(out string) {
 				if strings.Contains(out, "hidden") || strings.Contains(out, "aGlkZGVu") {
 					t.Errorf("a secret is shown: %s", out)
 				}
 			})
-		})
+		}) {
+			t.FailNow() // each case waits long for its answer
+		}
 	}
 	t.Run("Direct", w.direct)
 }
@@ -386,7 +388,7 @@ func (w *world) direct(t *testing.T) {
 			certified, "/apis/fleet.orrery.dev/v1alpha1/clusters/oak/proxy/api/v1/namespaces/default", http.Header{"Impersonate-User": {"eve"}}, 200, `"default"`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
+		if !t.Run(name, func(t *testing.T) {
 			testenv.Eventually(t, "an answer", testenv.Patience, func() error {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+c.path, nil)
 				if err != nil {
@@ -410,7 +412,9 @@ func (w *world) direct(t *testing.T) {
 				}
 				return nil
 			})
-		})
+		}) {
+			t.FailNow() // each case waits long for its answer
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -485,6 +486,7 @@ func TestAPIListIsWholeAgain(t *testing.T) {
 func TestResourceSummaryIsCoalesced(t *testing.T) {
 	var cpus atomic.Int64
 	cpus.Store(1)
+	began := time.Now()
 	f := startFleet(t, Options{Observe: func(string) Observation {
 		n := cpus.Load()
 		return Observation{
@@ -495,6 +497,9 @@ func TestResourceSummaryIsCoalesced(t *testing.T) {
 	f.joinReady(t, "one", testenv.Kubeconfig(1))
 	m := f.member(t, "one")
 	m.mu.Lock()
+	if m.summarised.Before(began) {
+		t.Errorf("the write of the resources is recorded at %s, want after %s", m.summarised, began)
+	}
 	m.summarised = time.Now() // the write may be long ago
 	m.mu.Unlock()
 	cpus.Store(2)
@@ -610,20 +615,30 @@ func TestAdministratorsAreBound(t *testing.T) {
 	bindings := own.RbacV1().ClusterRoleBindings()
 	boss := testenv.Config(1)
 	boss.Impersonate = rest.ImpersonationConfig{UserName: "boss", Groups: []string{"orrery:admins", "system:authenticated"}}
-	mayDoAll := func() bool {
+	mayDoAll := func() (bool, error) {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"},
 		}}
 		review, err := kubernetes.NewForConfigOrDie(boss).AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
-		return err == nil && review.Status.Allowed
+		if err != nil {
+			return false, err
+		}
+		return review.Status.Allowed, nil
+	}
+	inForce := func() (bool, string) {
+		may, err := mayDoAll()
+		return err == nil && may, fmt.Sprint(err)
 	}
 	if err := bindings.Delete(t.Context(), "orrery:admins", metav1.DeleteOptions{}); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err) // the server was a member before
 	}
-	eventually(t, "the group has no rights", func() (bool, string) { return !mayDoAll(), "" })
+	eventually(t, "the group has no rights", func() (bool, string) {
+		may, err := mayDoAll()
+		return err == nil && !may, fmt.Sprint(err)
+	})
 	f.join(t, "one", testenv.Kubeconfig(1))
 	f.until(t, "one", joined, metav1.ConditionTrue, clusterv1alpha1.ReasonJoined)
-	eventually(t, "the rights are in force", func() (bool, string) { return mayDoAll(), "" })
+	eventually(t, "the rights are in force", inForce)
 
 	t.Run("JoinedBefore", func(t *testing.T) {
 		f.stop()
@@ -632,7 +647,7 @@ func TestAdministratorsAreBound(t *testing.T) {
 		}
 		g := runFleet(t, Options{})
 		defer g.stop()
-		eventually(t, "the rights are in force", func() (bool, string) { return mayDoAll(), "" })
+		eventually(t, "the rights are in force", inForce)
 	})
 	f = runFleet(t, Options{})
 	defer f.stop()

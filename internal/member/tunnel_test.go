@@ -542,9 +542,9 @@ func TestOfferKilled(t *testing.T) {
 // TestModeChanges changes who dials a cluster that works, both ways: it is reachable all along, no workload is touched, and
 // at every moment the credentials are bound to what the Cluster says, or are about to be by what was accepted.
 func TestModeChanges(t *testing.T) {
-	// A change of the mode that loses the cluster is noticed. An answer that comes late is not
-	// such a loss.
-	f, site := startPull(t, Options{ProbeTimeout: patience, FailureThreshold: 3})
+	// A change of the mode that loses the cluster for a minute is noticed. An answer that comes half
+	// a minute late is not such a loss.
+	f, site := startPull(t, Options{ProbeTimeout: 15 * time.Second, FailureThreshold: 3})
 	recorder, err := testenv.NewRecorder(testenv.Config(1))
 	if err != nil {
 		t.Fatal(err)

@@ -130,6 +130,13 @@ func TestLock(t *testing.T) {
 	if _, err := one.Lock(t.Context(), "oak"); err == nil {
 		t.Error("the same server locks it twice")
 	}
+	held := lease("oak")
+	if err := one.Client.Get(t.Context(), client.ObjectKeyFromObject(held), held); err != nil {
+		t.Fatal(err)
+	}
+	if holder := held.Spec.HolderIdentity; holder == nil || *holder != "one" {
+		t.Fatal("Lock returned, and the Lease is not held by one")
+	}
 	// The Lease is renewed just before: on a busy machine the one of Lock may be over.
 	if _, err := one.acquire(t.Context(), "oak"); err != nil {
 		t.Fatal(err)

@@ -193,7 +193,7 @@ func TestMetrics(t *testing.T) {
 		"Nodes":        {"/apis/metrics.k8s.io/v1beta1/nodes?clusters=oak", []string{"oak//n-" + namespace}, ""},
 		"OnlyMetadata": {pods + "?clusters=oak&onlyMetadata=true", []string{"oak/" + db, "oak/" + web}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
+		if !t.Run(name, func(t *testing.T) {
 			eventually(t, func() error {
 				resp, body := f.ask(t, http.MethodGet, c.path, "")
 				warnings := strings.Join(resp.Header.Values("Warning"), " ")
@@ -202,7 +202,9 @@ func TestMetrics(t *testing.T) {
 				}
 				return nil
 			})
-		})
+		}) {
+			t.FailNow() // each case waits long for its answer
+		}
 	}
 	for name, c := range map[string]struct {
 		path string
@@ -224,7 +226,7 @@ func TestMetrics(t *testing.T) {
 		"NodesInSpace":  {"/apis/metrics.k8s.io/v1beta1/namespaces/a/nodes", 404, "in a namespace"},
 		"Delete":        {"/apis/metrics.k8s.io/v1beta1/nodes/x", 405, "read-only"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		if !t.Run(name, func(t *testing.T) {
 			method := http.MethodGet
 			if c.code == http.StatusMethodNotAllowed {
 				method = http.MethodDelete
@@ -236,7 +238,9 @@ func TestMetrics(t *testing.T) {
 				}
 				return nil
 			})
-		})
+		}) {
+			t.FailNow() // each case waits long for its answer
+		}
 	}
 	t.Run("Qualified", func(t *testing.T) {
 		client, err := dynamic.NewForConfig(&rest.Config{Host: strings.Replace(f.url, "/resources/fleet/", "/resources/qualified/", 1)})

@@ -249,26 +249,38 @@ func TestWritesOfAServer(t *testing.T) {
 		t.Errorf("kinds of writes (-want +got):\n%s", diff)
 	}
 
-	// A restart. What it would write, it has written when another pair is settled.
-	server.signal(t, syscall.SIGTERM)
-	if code := server.end(t); code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
-	mark = server.Mark()
-	inMember, told, answers := oak.Mark(), events(), readySince()
-	server.start(t)
-	ready = server.readyAt(t)
-	api.Apply(t, pair(ns, "last"))
-	settled("last")
-	// What is written about a cluster that did not answer for a moment does not belong to the restart.
-	now := readySince()
-	away := !now.Equal(&answers)
-	ofLast := func(w testenv.Write) bool {
-		if away && w.Resource == "clusters" {
-			return true
+	// A restart. What it would write, it has written when another pair is settled. On a busy machine
+	// oak may not answer for a moment, and that is written. Then another restart is examined.
+	var (
+		inMember int
+		before   map[string]string
+	)
+	for attempt := 1; ; attempt++ {
+		server.signal(t, syscall.SIGTERM)
+		if code := server.end(t); code != 0 {
+			t.Fatalf("exit code %d", code)
 		}
+		mark, inMember, before = server.Mark(), oak.Mark(), events()
+		answers := readySince()
+		server.start(t)
+		ready = server.readyAt(t)
+		last := fmt.Sprintf("last-%d", attempt)
+		api.Apply(t, pair(ns, last))
+		settled(last)
+		if now := readySince(); now.Equal(&answers) {
+			break
+		}
+		if attempt == 3 {
+			t.Fatalf("condition Ready of oak changed at each of %d restarts", attempt)
+		}
+		settled("first")
+		for i := range count {
+			settled(fmt.Sprintf("web-%d", i))
+		}
+	}
+	ofLast := func(w testenv.Write) bool {
 		// Events are created as protobuf, which the recorder does not read: see below.
-		return w.Name == "last" || strings.HasPrefix(w.Name, "last-") || w.Resource == "propagationpolicies" || w.Resource == "events" && w.Verb == "create"
+		return strings.HasPrefix(w.Name, "last-") || w.Resource == "propagationpolicies" || w.Resource == "events" && w.Verb == "create"
 	}
 	// Before it is ready the server applies its own definitions, which changes nothing.
 	unexpected = other(server.Writes(mark), func(w testenv.Write) bool { return ofLast(w) || w.Verb == "apply" && w.Time.Before(ready) })
@@ -276,8 +288,7 @@ func TestWritesOfAServer(t *testing.T) {
 		t.Errorf("the restart wrote to the hub:\n%s", strings.Join(unexpected, "\n"))
 	}
 	for name, about := range events() {
-		_, before := told[name]
-		if excused := away && strings.HasPrefix(about, "Cluster oak: "); !before && !excused && !strings.Contains(about, " last") {
+		if _, old := before[name]; !old && !strings.Contains(about, " last-") {
 			t.Errorf("the restart made an event about %s", about)
 		}
 	}

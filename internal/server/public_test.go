@@ -42,6 +42,9 @@ func TestPublicListener(t *testing.T) {
 				return err
 			}
 			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK && want != http.StatusOK {
+				t.Fatalf("%s answers %s, want %d", path, response.Status, want)
+			}
 			if response.StatusCode != want {
 				return fmt.Errorf("%s answers %s, want %d", path, response.Status, want)
 			}

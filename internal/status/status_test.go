@@ -341,15 +341,22 @@ func TestStatus(t *testing.T) {
 	f.join("oak", testenv.Kubeconfig(1))
 	f.join("bog", slow.Kubeconfig())
 	oak, bog := f.client(testenv.Config(1)), f.client(slow.Config())
-	ns := testenv.Namespace(t, testenv.Config(0))
-
-	began := time.Now()
-	b := f.deploy(ns, "a", "oak", "bog")
-	f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
-	f.condition(b, workv1alpha2.ConditionScheduled, metav1.ConditionTrue, workv1alpha2.ReasonScheduled)
-	// Clusters that take longer to answer are not waited for.
-	if made := f.writes.in(ns); made > 2 && time.Since(began) < patience {
-		t.Errorf("%d writes to the hub, want at most 2: the binding's status and the template's", made)
+	var ns string
+	var b *workv1alpha2.ResourceBinding
+	for attempt := 1; ; attempt++ {
+		ns = testenv.Namespace(t, testenv.Config(0))
+		b = f.deploy(ns, "a", "oak", "bog")
+		f.condition(b, workv1alpha2.ConditionFullyApplied, metav1.ConditionTrue, workv1alpha2.ReasonFullyApplied)
+		f.condition(b, workv1alpha2.ConditionScheduled, metav1.ConditionTrue, workv1alpha2.ReasonScheduled)
+		made := f.writes.in(ns)
+		if made <= 2 {
+			break
+		}
+		// A cluster that answers later than the others by more than patience costs more writes. On
+		// a busy machine that happens now and then, but not with each Deployment.
+		if attempt == 5 {
+			t.Fatalf("%d writes to the hub, want at most 2: the binding's status and the template's", made)
+		}
 	}
 
 	f.runs(oak, ns, "a")

@@ -71,21 +71,12 @@ func eventually(t testing.TB, within time.Duration, check func() string) {
 func join(t testing.TB, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
-		if out, code := demo.Run(t, append([]string{"cluster", "join"}, args...)...); code != 0 {
-			return "join: " + out
+		out, code := demo.Run(t, append([]string{"cluster", "join"}, args...)...)
+		if code != 0 && !demo.Unheard(out) {
+			t.Fatalf("join: exit code %d:\n%s", code, out)
 		}
-		return ""
-	})
-}
-
-// unjoin takes a cluster out of the fleet, with the arguments of orrery cluster unjoin.
-func unjoin(t testing.TB, args ...string) {
-	t.Helper()
-	eventually(t, deadline, func() string {
-		out, code := demo.Run(t, append([]string{"cluster", "unjoin"}, args...)...)
-		// An earlier attempt may have succeeded without an answer.
-		if code != 0 && !strings.Contains(out, "is not joined") && !strings.Contains(out, "no cluster is named") {
-			return "unjoin: " + out
+		if code != 0 {
+			return "join: " + out
 		}
 		return ""
 	})

@@ -373,7 +373,7 @@ func TestNoOrphansWhenTheDemoIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, deadline, func() string {
+	eventually(t, time.Minute, func() string {
 		if left := demo.ProcessesOf(dir); len(left) > 0 {
 			return "left: " + strings.Join(left, "\n")
 		}

@@ -66,7 +66,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 		}
 		return ""
 	})
-	unjoin(t, "mine")
+	demo.Unjoin(t, "mine")
 	// What was placed keeps running, without our marks.
 	text := kubectlIn(t, file, "get", "configmaps", "-n", ns, "-o", "yaml")
 	if n := strings.Count(text, "name: c00"); n != 3 {
@@ -95,7 +95,7 @@ func TestJoinAndUnjoin(t *testing.T) {
 	for _, args := range [][]string{{"create", "namespace", "theirs"}, {"create", "configmap", "c00-theirs", "-n", "theirs"}} {
 		kubectlIn(t, file, args...)
 	}
-	unjoin(t, "mine", "--delete-workloads")
+	demo.Unjoin(t, "mine", "--delete-workloads")
 	for namespace, want := range map[string]int{ns: 0, other: 0, "theirs": 1} {
 		text := kubectlIn(t, file, "get", "configmaps", "-n", namespace, "-o", "name")
 		if n := strings.Count(text, "configmap/c00"); n != want {

@@ -188,28 +188,52 @@ func (w *World) whole() {
 	}
 }
 
-// Join joins a member. A join that fails for a moment is done again, and finishes what it began.
+// Join joins a member. A join without an answer is repeated, and finishes what it began.
 func (w *World) Join(m *testenv.Member) {
 	w.Helper()
-	w.Eventually("join "+m.Name, func() error {
-		err := w.Hub.Join(m)
-		if err != nil && strings.Contains(err.Error(), "is leaving") {
-			w.Fatal(err) // Unjoin returns when it has left
+	w.Attempt("join "+m.Name, func() error { return w.Hub.Join(m) })
+}
+
+// Unjoin takes a member out of the fleet.
+func (w *World) Unjoin(m *testenv.Member) {
+	w.Helper()
+	again := false
+	w.Attempt("unjoin "+m.Name, func() error {
+		err := w.Hub.Unjoin(m)
+		if again && err != nil && strings.Contains(err.Error(), "is not joined") {
+			return nil // an attempt without an answer has removed it
+		}
+		again = true
+		return err
+	})
+}
+
+// Attempt runs a command until it succeeds. It repeats an attempt without an answer; any other
+// error fails the test.
+func (w *World) Attempt(what string, command func() error) {
+	w.Helper()
+	w.Eventually(what, func() error {
+		err := command()
+		if err != nil && !noAnswer(err) {
+			w.Fatalf("%s: %v", what, err)
 		}
 		return err
 	})
 }
 
-// Unjoin takes a member out of the fleet. What fails for a moment is done again.
-func (w *World) Unjoin(m *testenv.Member) {
-	w.Helper()
-	w.Eventually("unjoin "+m.Name, func() error {
-		err := w.Hub.Unjoin(m)
-		if err != nil && !w.Hub.Joined(w, m) { // it has left, and the answer was lost
-			return nil
-		}
-		return err
-	})
+// unheard are parts of the error of a command whose requests had no answer, or that of a busy API
+// server. It is unknown whether they were performed.
+var unheard = []string{
+	"context deadline exceeded", "would exceed context deadline", "Client.Timeout", "no answer in time", "i/o timeout", "TLS handshake timeout",
+	"connection refused", "connection reset", "broken pipe", "client connection lost", "EOF",
+	"the server is currently unable to handle the request", "cannot reach orrery server", "answers but is not ready", "is unreachable", "does not answer",
+	"did not try the new credentials within", "in the time allotted", "request did not complete within", "etcdserver: ",
+	"too many requests", "Too many requests", "Operation cannot be fulfilled",
+}
+
+// noAnswer reports whether a command ended without an answer, so that it may be run again.
+func noAnswer(err error) bool {
+	return slices.ContainsFunc(unheard, func(text string) bool { return strings.Contains(err.Error(), text) })
 }
 
 // Unanswered reports whether an error says nothing about what was asked for: there was no answer,

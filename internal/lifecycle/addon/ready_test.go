@@ -217,9 +217,11 @@ func TestReady(t *testing.T) {
 				}
 				return
 			}
+			var parts []string
 			for _, part := range tc.want {
-				ends(t, strings.ReplaceAll(part, "NS", s.namespace), ready)
+				parts = append(parts, strings.ReplaceAll(part, "NS", s.namespace))
 			}
+			ends(t, ready, parts...)
 		})
 	}
 }
@@ -241,7 +243,7 @@ func TestReadyWaits(t *testing.T) {
 func TestReadyNoServer(t *testing.T) {
 	cfg := testenv.Config(0)
 	cfg.Host = "https://127.0.0.1:1"
-	ends(t, "connection refused", func(ctx context.Context) error {
+	ends(t, func(ctx context.Context) error {
 		return Ready(ctx, cfg, Group{Namespace: "x", Gates: []Gate{{Kind: "Deployment", Name: "web"}}})
-	})
+	}, "connection refused")
 }

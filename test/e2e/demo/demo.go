@@ -159,7 +159,42 @@ const notForwarded = "the server is currently unable to handle the request"
 var unheard = []string{
 	"Unable to connect to the server", "was refused - did you specify the right host or port", "context deadline exceeded", "Client.Timeout",
 	"Error from server (Timeout)", "Error from server (ServerTimeout)", "Error from server (TooManyRequests)",
-	"Error from server (InternalError)", "Error from server (ServiceUnavailable)", "Error from server (Conflict)", "Error from server: etcdserver",
+	"Error from server (ServiceUnavailable)", "Error from server (Conflict)", "Error from server: etcdserver",
+}
+
+// internalError is an answer of a busy API server, too. In contexts other than hub, a handler of
+// orrery server may have failed.
+const internalError = "Error from server (InternalError)"
+
+// unheardByOrrery are the same answers as orrery prints them.
+var unheardByOrrery = []string{
+	notForwarded, "cannot reach orrery server", "context deadline exceeded", "would exceed context deadline", "Client.Timeout", "no answer in time",
+	"did not try the new credentials within", "connect: connection refused", "connection reset by peer", "EOF", "i/o timeout",
+	"TLS handshake timeout", "http2: client connection lost", "etcdserver: ", "in the time allotted", "request did not complete within",
+}
+
+// Unheard reports whether the output of an orrery command that failed leaves it unknown whether its
+// requests were performed.
+func Unheard(out string) bool {
+	return slices.ContainsFunc(unheardByOrrery, func(text string) bool { return strings.Contains(out, text) })
+}
+
+// Unjoin takes a cluster out of the fleet, with the arguments of orrery cluster unjoin. It is
+// repeated only if a busy hub did not answer in time.
+func Unjoin(t testing.TB, args ...string) {
+	t.Helper()
+	lost := false // the answer of an earlier attempt
+	testenv.Eventually(t, "unjoin", testenv.Patience, func() error {
+		out, code := Run(t, append([]string{"cluster", "unjoin"}, args...)...)
+		switch left := strings.Contains(out, "is not joined") || strings.Contains(out, "no cluster is named"); {
+		case code == 0, left && lost:
+			return nil
+		case !Unheard(out):
+			t.Fatalf("unjoin: exit code %d:\n%s", code, out)
+		}
+		lost = true
+		return errors.New(out)
+	})
 }
 
 // Kubectl runs the bundled kubectl against a context of the demo and returns what it
@@ -170,7 +205,8 @@ func Kubectl(t testing.TB, context string, args ...string) string {
 	t.Helper()
 	out, err := TryKubectl(context, "", args...)
 	lost := func() bool {
-		return !slices.Contains(args, "undo") && slices.ContainsFunc(unheard, func(text string) bool { return strings.Contains(out, text) })
+		return !slices.Contains(args, "undo") && (context == "hub" && strings.Contains(out, internalError) ||
+			slices.ContainsFunc(unheard, func(text string) bool { return strings.Contains(out, text) }))
 	}
 	performed := false // perhaps
 	for end := time.Now().Add(testenv.Patience); err != nil && (strings.Contains(out, notForwarded) || lost()) && time.Now().Before(end); {

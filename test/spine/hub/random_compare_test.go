@@ -24,6 +24,19 @@ type incomparableError struct{ error }
 // Unwrap returns the error that a request ended with.
 func (i incomparableError) Unwrap() error { return i.error }
 
+// hasDifference reports whether an error of compare contains a difference, and not only what cannot
+// be compared now.
+func hasDifference(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // all parts of it are visited
+	case nil, incomparableError:
+		return false
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), hasDifference)
+	default:
+		return true
+	}
+}
+
 // compare says what differs between the hub and its members.
 func (a *attack) compare() error {
 	ctx, cancel := context.WithTimeout(a.Context(), time.Minute)

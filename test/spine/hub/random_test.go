@@ -246,10 +246,10 @@ func (a *attack) converge(when string) {
 		a.Quiet(2 * time.Second)
 		_ = pollFor(converging, func() error {
 			differ = a.compare() // nothing was still on its way
-			if errors.As(differ, new(incomparableError)) {
-				return differ
+			if hasDifference(differ) {
+				return nil
 			}
-			return nil
+			return differ
 		})
 	}
 	if differ != nil {

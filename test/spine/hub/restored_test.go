@@ -206,7 +206,7 @@ func TestRestoredHubAndAClusterThatWasAway(t *testing.T) {
 // confirm says that the hub was restored.
 func confirm(w *spine.World) {
 	w.Helper()
-	w.Eventually("confirm that the hub was restored", func() error {
+	w.Attempt("confirm that the hub was restored", func() error {
 		_, err := w.Hub.Orrery(confirmRestore...)
 		return err
 	})

@@ -106,7 +106,10 @@ func waits(w *spine.World, name string) {
 func rollsOut(w *spine.World, name string) {
 	w.Helper()
 	w.Eventually("rollout status", func() error {
-		_, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=60s")
+		out, err := w.Hub.Kubectl("--context=hub", "-n", w.Namespace, "rollout", "status", "deployment/"+name, "--timeout=60s")
+		if err != nil && strings.Contains(out, "exceeded its progress deadline") {
+			w.Fatal(err)
+		}
 		return err
 	})
 }

@@ -29,14 +29,24 @@ const (
 	configMaps = "{apiVersion: v1, kind: ConfigMap}"
 )
 
-// valuesIn are the values with which ConfigMaps were written to a member, and how many of them were
-// written with each. One is written again when the answer was lost.
+// valueOf is the value with which a ConfigMap was written.
+func valueOf(r testenv.Write) (value string, found bool) {
+	value, found, _ = unstructured.NestedString(r.Body, "data", "key")
+	return value, found && r.Resource == "configmaps"
+}
+
+// versionOf names the written object, and the value of a ConfigMap.
+func versionOf(r testenv.Write) string {
+	value, _ := valueOf(r)
+	return r.Object() + " " + value
+}
+
+// valuesIn are the values with which ConfigMaps were written to a member, and how often. A write
+// that is repeated because its answer was lost counts once.
 func valuesIn(w *spine.World, m *testenv.Member) map[string]int {
-	values, counted := map[string]int{}, map[string]bool{}
-	for _, r := range w.Writes(m) {
-		value, found, _ := unstructured.NestedString(r.Body, "data", "key")
-		if one := r.Name + " " + value; found && r.Resource == "configmaps" && !counted[one] {
-			counted[one] = true
+	values := map[string]int{}
+	for _, r := range spine.Once(w.Writes(m), versionOf) {
+		if value, found := valueOf(r); found {
 			values[value]++
 		}
 	}
@@ -152,12 +162,8 @@ func TestSuspension(t *testing.T) {
 	place("oak, pine", "")
 	w.Applied("ConfigMap", "c")
 	w.Applied("ConfigMap", "new")
-	written := map[string]bool{} // one whose answer was lost is sent again
-	for _, r := range w.WritesSince(w.Oak, mark) {
-		written[fmt.Sprint(r.Verb, " ", r.Object(), " ", r.Body)] = true
-	}
-	if len(written) != 2 {
-		t.Errorf("oak was written %v, want each object in one version", written)
+	if got := spine.Once(w.WritesSince(w.Oak, mark), versionOf); len(got) != 2 {
+		t.Errorf("oak was written %v, want each object once", got)
 	}
 	// A deletion on the hub is not held up.
 	place("oak, pine", "dispatching: true")
