@@ -24,7 +24,7 @@ fi
 root=
 if [ "$(id -u)" -eq 0 ]; then
   root=yes
-  phase "clusters on hosts" go_test -timeout 30m -parallel 2 ./test/lab/... || code=$?
+  phase "clusters on hosts" go_test -timeout 60m -parallel 2 ./test/lab/... || code=$?
 fi
 
 # Beside the browser's tests, which leave the processors idle for a quarter of the time, these packages run, two at a time and at a

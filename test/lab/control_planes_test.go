@@ -22,6 +22,7 @@ import (
 // and adds and removes a worker that runs a workload.
 func TestThreeControlPlanes(t *testing.T) {
 	t.Parallel()
+	large(t)
 	s := newTestbed(t, 5)
 	controlPlanes := []string{"host-1", "host-2", "host-3"}
 	workers := []string{"host-4", "host-5"}
@@ -107,10 +108,11 @@ func (s *testbed) wantNodes(names ...string) {
 	})
 }
 
-// starts lists the processes of our components on a host.
+// starts lists the processes of our components on a host. The controller-manager and the scheduler
+// are left out: they end by themselves, and start again, when they cannot renew their Lease in time.
 func (s *testbed) starts(h *lab.Host) string {
 	s.T.Helper()
-	out, err := h.Run(s.T.Context(), "sh", "-c", `for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet containerd; do echo $name $(pgrep -f "^/opt/orrery/bin/$name( |$)"); done`)
+	out, err := h.Run(s.T.Context(), "sh", "-c", `for name in etcd kube-apiserver kubelet containerd; do echo $name $(pgrep -f "^/opt/orrery/bin/$name( |$)"); done`)
 	if err != nil {
 		s.T.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 // no kubelet starts with, and back; and with two hosts less.
 func TestFiveHosts(t *testing.T) {
 	t.Parallel()
+	large(t)
 	s := newTestbed(t, 5)
 	names := []string{"host-1", "host-2", "host-3", "host-4", "host-5"}
 	with := func(kubernetes, memory string) string {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,10 +18,20 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"orrery.dev/orrery/internal/lab"
+	"orrery.dev/orrery/internal/testenv"
 	"orrery.dev/orrery/test/lab/site"
 )
 
 func TestMain(m *testing.M) { site.Main(m) }
+
+// large skips one of the two tests with clusters of five hosts and more, which take as long as all
+// others. The seed selects the test that runs; Soak runs both.
+func large(t *testing.T) {
+	t.Helper()
+	if !slices.Contains(testenv.Sample(t, 2, []string{"TestFiveHosts", "TestThreeControlPlanes"}), t.Name()) {
+		t.Skip("the seed selected the other large cluster; SOAK=1 runs both")
+	}
+}
 
 // testbed is a site with what the tests of this package do and check there.
 type testbed struct{ *site.Site }
