@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -319,32 +320,48 @@ func Programs() {
 // that file, which differ in each build. Programs makes the cache depend on the digest instead.
 func Program(ctx context.Context, path string, args ...string) *exec.Cmd {
 	Programs()
-	return exec.CommandContext(ctx, "env", append([]string{path}, args...)...)
+	return exec.CommandContext(ctx, "/usr/bin/env", append([]string{path}, args...)...)
 }
 
 // kubeDigest makes Go's cache of test results depend on bin/orrery-kube, as Programs does for
 // the other programs.
 func kubeDigest() { _ = os.Getenv("ORRERY_KUBE_DIGEST") }
 
-// KubeBinary returns the path of the multicall binary of the Kubernetes components.
+// KubeBinary returns the path of the multicall binary of the Kubernetes components: of a symbolic
+// link outside of the project. Go's cache of test results records path, size and time of a program
+// of the project that a test starts, and would not serve a checkout in another directory.
 func KubeBinary() string {
 	kubeDigest()
-	return filepath.Join(Root(), "bin", "orrery-kube")
+	return kubeLink()
 }
+
+var kubeLink = sync.OnceValue(func() string {
+	binary := filepath.Join(Root(), "bin", "orrery-kube")
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("orrery-kube-%08x", crc32.ChecksumIEEE([]byte(binary))))
+	link := filepath.Join(dir, "orrery-kube")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		panic(err)
+	}
+	if err := os.Symlink(binary, link); err != nil && !errors.Is(err, fs.ErrExist) {
+		panic(err)
+	}
+	return link
+})
 
 // Root returns the directory of the project: the closest parent of the working directory with a
 // go.mod.
 func Root() string { return root() }
 
-// root gets the working directory from the kernel. os.Getwd reads the variable PWD, on which
-// Go's cache of test results would then depend.
+// root asks the kernel for the working directory and for go.mod. Go's cache of test results records
+// the variable PWD, which os.Getwd reads, and the path of a file that os.Stat looks at: the results
+// would not serve a checkout in another directory.
 var root = sync.OnceValue(func() string {
 	dir, err := syscall.Getwd()
 	if err != nil {
 		panic(err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if err := syscall.Stat(filepath.Join(dir, "go.mod"), new(syscall.Stat_t)); err == nil {
 			return dir
 		}
 		parent := filepath.Dir(dir)

@@ -109,7 +109,7 @@ func (s *testbed) wantNodes(names ...string) {
 }
 
 // starts lists the processes of our components on a host. The controller-manager and the scheduler
-// are left out: they end by themselves, and start again, when they cannot renew their Lease in time.
+// are left out: they end by themselves, and start again, if they do not renew their Lease in time.
 func (s *testbed) starts(h *lab.Host) string {
 	s.T.Helper()
 	out, err := h.Run(s.T.Context(), "sh", "-c", `for name in etcd kube-apiserver kubelet containerd; do echo $name $(pgrep -f "^/opt/orrery/bin/$name( |$)"); done`)
