@@ -40,7 +40,20 @@ export function withCrowd(o: { clusters: number; pods: number; rate?: number }):
         contexts: [{ name: "c", context: { cluster: "c", user: "u" } }],
       }
       writeFileSync(file, JSON.stringify(config))
-      await run(["cluster", "join", name, "--kubeconfig", kubeconfig, "--context", "hub", "--cluster-kubeconfig", file, "--keep-credentials"])
+      await run([
+        "cluster",
+        "join",
+        name,
+        "--kubeconfig",
+        kubeconfig,
+        "--context",
+        "hub",
+        "--cluster-kubeconfig",
+        file,
+        "--keep-credentials",
+        "--timeout",
+        "10m",
+      ])
       joined.push(name)
     }
     while (names.length) await Promise.all(names.splice(0, 5).map(joinOne))

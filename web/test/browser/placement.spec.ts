@@ -112,7 +112,7 @@ test("the line that joins a cluster, and how far that is", async () => {
   const line = await v.page.getByTestId("command").textContent()
   expect(line).toBe("orrery cluster join elm --pull --agent-process | kubectl apply -f -")
   const [, , , ...flags] = (line ?? "").split(" | ")[0]?.split(" ") ?? []
-  await run(["cluster", "join", ...flags, "--kubeconfig", kubeconfig])
+  await run(["cluster", "join", ...flags, "--kubeconfig", kubeconfig, "--timeout", "10m"])
   await v.page.getByText("The hub knows the cluster").waitFor()
   await v.page.getByText("Waiting for the agent to redeem its token").waitFor()
   await v.page.getByRole("textbox", { name: "Name" }).fill("hub")
