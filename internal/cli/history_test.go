@@ -47,7 +47,7 @@ func TestOnAHubOfTwo(t *testing.T) {
 		if err := os.WriteFile(kubeconfig, member.Kubeconfig(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		succeeds(t, f.run, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig)
+		succeeds(t, f.run, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig, "--timeout=10m")
 	}
 	t.Run("Graph", f.graph)
 	t.Run("History", f.history)

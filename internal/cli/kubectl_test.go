@@ -69,7 +69,7 @@ func startFleetOfTwo(t *testing.T) *fleetOfTwo {
 		if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		mustRun(t, f, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig)
+		mustRun(t, f, "cluster", "join", name, "--cluster-kubeconfig="+kubeconfig, "--timeout=10m")
 		pods := []string{"web-1", "web-2"}
 		if name == "elm" {
 			pods = []string{"web-1", "solo"}

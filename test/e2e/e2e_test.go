@@ -71,7 +71,7 @@ func eventually(t testing.TB, within time.Duration, check func() string) {
 func join(t testing.TB, args ...string) {
 	t.Helper()
 	eventually(t, deadline, func() string {
-		out, code := demo.Run(t, append([]string{"cluster", "join"}, args...)...)
+		out, code := demo.Run(t, append([]string{"cluster", "join", "--timeout=10m"}, args...)...)
 		if code != 0 && !demo.Unheard(out) {
 			t.Fatalf("join: exit code %d:\n%s", code, out)
 		}
