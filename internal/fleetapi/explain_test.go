@@ -460,7 +460,11 @@ func (w *world) works(t *testing.T, inMember client.Client, policy *policyv1alph
 	}
 
 	testenv.Eventually(t, "the Secret is there", testenv.Patience, func() error {
-		list, text := read[fleetv1alpha1.WorkList](t, w, "", worksOf("Secret/"+shop+"/password")+"&cluster=oak")
+		path := worksOf("Secret/"+shop+"/password") + "&cluster=oak"
+		if code, text := w.ask(t, "", http.MethodGet, path, ""); code == http.StatusNotFound {
+			return errors.New(text) // it is not placed yet
+		}
+		list, text := read[fleetv1alpha1.WorkList](t, w, "", path)
 		if strings.Contains(text, "hunter2") || strings.Contains(text, "aHVudGVyMmh1bnRlcjI") {
 			t.Fatalf("the data of a Secret is told: %s", text)
 		}
